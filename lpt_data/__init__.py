@@ -1,0 +1,1 @@
+"""From raw files to admitted splits: every decision on record."""

@@ -1,0 +1,1 @@
+"""Canonical records, digests, the catalog of what happened to them, and verdicts: the ground both sides stand on."""
