@@ -1,0 +1,49 @@
+# Everything is run from here; CI calls these targets and nothing else.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+export PIP_NO_INPUT = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format types clean bench-dedup
+
+help:  ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(VENV)/.base:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip==$$(sed -n 's/^pip==//p' constraints.txt)
+	@touch $@
+
+# The command itself, data side and trainer.
+$(VENV)/.train: $(VENV)/.base pyproject.toml constraints.txt
+	$(PIP) -e '.[train]'
+	@touch $@
+
+# What the tests and linters need besides.
+$(VENV)/.dev: $(VENV)/.train
+	$(PIP) -e '.[train,dev]'
+	@touch $@
+
+demo: $(VENV)/.train  ## Install, then the whole journey on data and a model made on the spot (CPU, minutes)
+	$(BIN)/lpt demo --dir demo
+
+test: $(VENV)/.dev  ## Install, then every test
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q
+
+lint: $(VENV)/.dev  ## Format check, linter, types, and the arrow between the packages
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## Format and sort imports
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench-dedup: $(VENV)/.dev  ## Deduplication of 100,000 documents against the datasketch loop; writes benchmarks/results/
+	$(BIN)/python benchmarks/dedup/run.py --documents 100000
+
+clean:  ## Remove the virtual environment, caches and the demo's folder
+	rm -rf $(VENV) demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
