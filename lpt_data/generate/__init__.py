@@ -1,0 +1,1 @@
+"""Data made by rule, for the demo, the tests and the benchmarks."""
