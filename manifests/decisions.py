@@ -1,0 +1,100 @@
+"""Decisions: one row for each row of the input that a stage removed, rewrote or quarantined; kept rows have none.
+
+They are Parquet files beside the catalog, so that ten million of them are one small file and not a table. Record ids are
+lower-case hex strings, because people compare and paste them in SQL (docs/decisions/0001-decision-rows-carry-record-ids.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from manifests.errors import BadInputError
+from manifests.files import atomic_path
+
+ACTIONS = ("remove", "rewrite", "quarantine")
+SCHEMA = pa.schema(
+    [
+        pa.field(
+            "row", pa.int64(), nullable=False
+        ),  # index in the stage's input, over all its files, counting every row
+        pa.field("record_id", pa.string()),  # null where the row could not be read, so has no record
+        pa.field("action", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("witness_row", pa.int64()),  # the kept row that this one repeats; in the same input
+        pa.field("witness_id", pa.string()),
+        pa.field("score", pa.float64()),
+        pa.field("detail", pa.string()),
+    ]
+)
+_ROWS_PER_GROUP = 200_000  # under 5,000 rows a group, reading gets several times slower
+
+
+def hex_ids(ids: np.ndarray) -> pa.Array:
+    """Return uint8 [N, 32] ids as hex strings; an id of 32 zero bytes means "no record" and becomes null."""
+    text = np.ascontiguousarray(ids).tobytes().hex()
+    texts = [text[i : i + 64] for i in range(0, len(text), 64)]
+    return pa.array(texts, pa.string(), mask=~np.asarray(ids).any(axis=1) if len(ids) else None)
+
+
+def table(columns: Mapping[str, Any]) -> pa.Table:
+    """Build a table of SCHEMA out of columns by name; columns left out are null. Rows are put in the order of `row`."""
+    unknown = set(columns) - set(SCHEMA.names)
+    if unknown:
+        raise TypeError(f"no such decision columns: {sorted(unknown)}")
+    rows = len(columns["row"])
+    arrays = []
+    for field in SCHEMA:
+        given = columns.get(field.name)
+        if given is None:
+            arrays.append(pa.nulls(rows, field.type))
+        elif isinstance(given, np.ndarray) and given.dtype == np.uint8 and given.ndim == 2:
+            arrays.append(hex_ids(given))
+        else:
+            column = given if isinstance(given, (pa.Array, pa.ChunkedArray)) else pa.array(given)
+            arrays.append(column.cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=SCHEMA).sort_by("row")
+
+
+def empty() -> pa.Table:
+    """Return a table of SCHEMA without rows."""
+    return SCHEMA.empty_table()
+
+
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return several tables of SCHEMA as one, in the order of `row`."""
+    return pa.concat_tables([empty(), *tables]).sort_by("row")
+
+
+def reasons(decisions: pa.Table, action: str) -> dict[str, int]:
+    """Return how many rows went for each reason of one action, the most frequent first."""
+    chosen = decisions.filter(pc.equal(decisions["action"], action))["reason"]
+    return dict(Counter(chosen.to_pylist()).most_common())
+
+
+def write(path: Path | str, decisions: pa.Table) -> None:
+    """Write decisions as Parquet, whole or not at all."""
+    if decisions.schema.names != SCHEMA.names:
+        raise TypeError(f"not the columns of a decision: {decisions.schema.names}")
+    with atomic_path(path) as temporary:
+        pq.write_table(decisions.cast(SCHEMA), temporary, compression="zstd", row_group_size=_ROWS_PER_GROUP)
+
+
+def read(path: Path | str) -> pa.Table:
+    """Read decisions; raise BadInputError when the file is missing or is no such Parquet."""
+    try:
+        found = pq.read_table(path, columns=SCHEMA.names, partitioning=None)
+        return found.cast(SCHEMA)
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise BadInputError(
+            "the decisions of a stage cannot be read",
+            seen=f"{path}: {str(error).splitlines()[0]}",
+            next="run the stage again: its decisions come out the same",
+        ) from error

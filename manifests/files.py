@@ -1,0 +1,148 @@
+"""Writing so that a reader, a crash or a full disk never meets half a file, and locks that say who holds them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from manifests.errors import BadInputError, BusyError
+
+_POLL = 0.05  # seconds between two tries for a lock
+_NEXT = {
+    errno.ENOSPC: "free some space, or write to another disk, and run the same command again",
+    errno.EDQUOT: "free some of your quota, or write to another disk, and run the same command again",
+    errno.EROFS: "choose a folder that can be written to",
+    errno.EACCES: "choose a folder that you may write to, or change its permissions",
+    errno.EPERM: "choose a folder that you may write to, or change its permissions",
+    errno.ENOENT: "make the folder first, or correct the path",
+    errno.ENOTDIR: "a part of the path is a file; correct the path",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EFBIG: "write to a file system without that limit",
+    errno.EEXIST: "choose another name",
+    errno.ENOTEMPTY: "choose another name",
+}
+
+
+def cannot_write(path: Path | str, error: OSError) -> BadInputError:
+    """Return the three-part error for a failed write to `path`."""
+    advice = _NEXT.get(error.errno or 0, "check the path and the disk")
+    return BadInputError(f"{path} cannot be written", seen=error.strerror or repr(error), next=advice)
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path | str) -> Iterator[Path]:
+    """Yield a path beside `path` to write to; on success it becomes `path`, flushed to disk; on any error it is removed.
+
+    Raises BadInputError in three parts when the disk is full or the folder is read-only. The temporary name starts with a
+    dot and keeps the extension, so that writers which choose a format by extension still can and globs do not see it.
+    """
+    final = Path(path)
+    suffixes = "".join(final.suffixes[-2:])
+    temporary = final.with_name(f".tmp-{os.getpid()}-{uuid.uuid4().hex[:8]}{suffixes}")
+    try:
+        yield temporary
+        fsync_file(temporary)
+        os.replace(temporary, final)
+        fsync_folder(final.parent)
+    except OSError as error:
+        if error.filename not in (None, str(temporary), str(final)):
+            raise  # another file's trouble, met while this one was being written
+        raise cannot_write(final, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def write_atomic(path: Path | str, data: bytes) -> None:
+    """Write `data` to `path` whole or not at all."""
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        file.write(data)
+
+
+def fsync_file(path: Path | str) -> None:
+    """Flush the contents of a file, or of a folder's list of names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_folder(path: Path | str) -> None:
+    """Flush a folder's names to the disk; a file system that cannot do that for folders is no error."""
+    with contextlib.suppress(OSError):
+        fsync_file(path)
+
+
+def make_folder(path: Path | str) -> Path:
+    """Make a folder and those above it, or raise BadInputError in three parts."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return Path(path)
+
+
+@contextlib.contextmanager
+def exclusive_lock(path: Path | str, *, wait: float = 5.0, what: str = "this file") -> Iterator[None]:
+    """Hold a lock file; after `wait` seconds raise BusyError naming the process that holds it.
+
+    The kernel drops the lock when its process ends, however it ends, so a lock file left behind blocks nobody and is
+    not deleted: deleting it would let two processes hold locks on two files of one name.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        _acquire(handle, path, wait, what)
+        _write_holder(handle)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, 0)
+        os.close(handle)
+
+
+def _acquire(handle: int, path: Path | str, wait: float, what: str) -> None:
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise BusyError(
+                    f"{what} is in use by another process",
+                    seen=f"{_read_holder(handle)} holds {path}",
+                    next=f"wait for it to end, then run the same command again (waited {wait:g} s)",
+                ) from None
+            time.sleep(_POLL)
+        except OSError as error:  # some network file systems have no locks
+            raise BadInputError(
+                f"{path} cannot be locked", seen=error.strerror, next="use a folder on a local disk"
+            ) from error
+
+
+def _write_holder(handle: int) -> None:
+    command = " ".join(sys.argv)[:200]
+    with contextlib.suppress(OSError):  # the note is a courtesy: a full disk must not turn it into an error
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps({"pid": os.getpid(), "command": command}).encode(), 0)
+
+
+def _read_holder(handle: int) -> str:
+    try:
+        holder = json.loads(os.pread(handle, 4096, 0))
+        return f"pid {holder['pid']} `{holder['command']}`"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "a process that left no name"
