@@ -1,0 +1,90 @@
+"""``lpt admit``: write the admission manifest; the verdict is the exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.audit import encoder, show_checks, show_verdict, verifiers
+from cli.options import Benchmarks, CatalogDir, Json, Layout, MaxLength, Policy, TextColumn, Tokenizer, examples, named_paths
+from cli.output import Progress_, as_json, say, table
+
+EXAMPLES = examples(
+    "lpt admit gsm8k --contract rlvr --train train.jsonl --test test.jsonl",
+    "lpt admit chats --contract sft --train clean.parquet --validation dev.jsonl --tokenizer ./model --max-length 2048",
+    "lpt admit sums --contract rlvr --train splits/train.jsonl --test splits/test.jsonl --key countdown --out sums-v1/",
+    "lpt train grpo --admitted gsm8k:train --model ./model --out runs/first",
+)
+
+
+def admit(
+    name: Annotated[str, typer.Argument(help="Name of the data set; a version is added: NAME@1, NAME@2, …")],
+    contract: Annotated[str, typer.Option(help="text, sft or rlvr.", show_default=False)],
+    train: Annotated[list[str], typer.Option(help="Files of the train split; repeatable.", show_default=False)],
+    validation: Annotated[
+        list[str] | None, typer.Option(help="Files of the validation split; repeatable.", show_default=False)
+    ] = None,
+    test: Annotated[list[str] | None, typer.Option(help="Files of the test split; repeatable.", show_default=False)] = None,
+    benchmark: Benchmarks = None,
+    policy: Policy = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Canonical key that must not straddle splits. Default: by contract.", show_default=False),
+    ] = None,
+    tokenizer: Tokenizer = None,
+    max_length: MaxLength = None,
+    layout: Layout = None,
+    text_column: TextColumn = "text",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write. Default: splits/NAME@V in the catalog.", show_default=False)
+    ] = None,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Check, hash and write splits for training. Exit 0 accept, 3 tune, 4 reject, 5 a required check could not run."""
+    from lpt_data.admit import admit as admit_splits
+    from manifests.catalog import Catalog
+
+    given = {"train": train, "validation": validation or [], "test": test or []}
+    progress = Progress_()
+    admission = admit_splits(
+        name,
+        contract,
+        {split: paths for split, paths in given.items() if paths},
+        catalog=Catalog.open(catalog),
+        policy=policy,
+        benchmarks=named_paths(benchmark, option="--benchmark"),
+        key=key,
+        encode=encoder(tokenizer),
+        max_length=max_length,
+        verifiers=verifiers(),
+        layout=layout,
+        text_column=text_column,
+        out=out,
+        progress=progress,
+    )
+    progress.close()
+    body = admission.to_json()
+    if json:
+        as_json(body)
+    else:
+        show_admission(body)
+        show_checks(admission.checks)
+        show_verdict(admission.verdict, admission.checks)
+        say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
+    raise typer.Exit(admission.exit_code)
+
+
+def show_admission(body: dict) -> None:
+    """The splits with their digests, and the proof that they share no key."""
+    table(
+        ["split", "rows", "keys", "content_root"],
+        [
+            (name, split["rows"], (split.get("key") or {}).get("count"), split["content_root"][:16] + "…")
+            for name, split in body["splits"].items()
+        ],
+    )
+    for pair in body["disjoint"]:
+        say(f"{pair['a']} ∩ {pair['b']} by {pair['by']}: {pair['intersection']}")

@@ -1,0 +1,149 @@
+"""``lpt data audit``: checks with values, thresholds, and the rows behind each red line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import Benchmarks, Inputs, Json, Layout, MaxLength, Policy, TextColumn, Tokenizer, examples, named_paths
+from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, say, shown, styled, table
+from manifests.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from manifests.policy import Check
+
+EXAMPLES = examples(
+    "lpt data audit chats.jsonl --contract sft",
+    "lpt data audit chats.jsonl --contract sft --tokenizer ./model --max-length 2048",
+    "lpt data audit train=train.jsonl test=test.jsonl --contract rlvr --benchmark gsm8k=test.jsonl",
+    "lpt data audit chats.jsonl --contract sft --rows sft.empty_turn",
+)
+
+
+def audit(
+    inputs: Inputs,
+    contract: Annotated[str, typer.Option(help="text, sft or rlvr.", show_default=False)],
+    tokenizer: Tokenizer = None,
+    max_length: MaxLength = None,
+    against: Annotated[
+        list[str] | None, typer.Option(help="Reference files whose rows must not be in the data; repeatable.")
+    ] = None,
+    benchmark: Benchmarks = None,
+    key: Annotated[str | None, typer.Option(help="Canonical key for leakage between splits.", show_default=False)] = None,
+    policy: Policy = None,
+    rows: Annotated[
+        str | None, typer.Option(help="Print the rows behind this check, and nothing else.", show_default=False)
+    ] = None,
+    layout: Layout = None,
+    text_column: TextColumn = "text",
+    json: Json = False,
+) -> None:
+    """Check data against a contract. The verdict is the exit code: 0 accept, 3 tune, 4 reject, 5 a check could not run.
+
+    An input may be SPLIT=PATH, so that leakage between splits is checked too.
+    """
+    from lpt_data.audit import audit as run_audit
+    from lpt_data.dataset import Dataset
+
+    benchmarks = named_paths(benchmark, option="--benchmark")
+    if against:
+        benchmarks["against"] = [*against]
+    splits = split_inputs(inputs)
+    datasets = {
+        name: Dataset.open(paths, kind=contract, layout=layout, text_column=text_column) for name, paths in splits.items()
+    }
+    progress = Progress_()
+    report = run_audit(
+        datasets,
+        contract,
+        encode=encoder(tokenizer),
+        max_length=max_length,
+        verifiers=verifiers(),
+        benchmarks=benchmarks,
+        key=key,
+        policy=policy,
+        progress=progress,
+    )
+    progress.close()
+    if rows is not None:
+        show_rows(report.rows(rows), as_object=json)
+    elif json:
+        as_json(report.to_json())
+    else:
+        show_checks(report.checks)
+        show_verdict(report.verdict, report.checks)
+    raise typer.Exit(report.exit_code)
+
+
+def split_inputs(inputs: Sequence[str]) -> dict[str, list[str]]:
+    """``["train=a.jsonl", "b.jsonl"]`` as ``{"train": ["a.jsonl"], "data": ["b.jsonl"]}``."""
+    splits: dict[str, list[str]] = {}
+    for given in inputs:
+        name, equals, path = given.partition("=")
+        if equals and name.isidentifier() and path:
+            splits.setdefault(name, []).append(path)
+        else:
+            splits.setdefault("data", []).append(given)
+    return splits
+
+
+def encoder(tokenizer: str | None) -> Any:
+    """The renderer that counts tokens for the checks; None when no tokenizer was given."""
+    if tokenizer is None:
+        return None
+    try:
+        from lpt_train.models import load_tokenizer
+        from lpt_train.render import Renderer
+    except ImportError as problem:
+        raise UsageError(
+            "the checks with a tokenizer need the trainer's packages", seen=problem, next="pip install 'lpt[train]'"
+        ) from problem
+    return Renderer(load_tokenizer(tokenizer))
+
+
+def verifiers() -> dict[str, Any]:
+    """The verifiers that will score, by name, so that the gold answers are parsed by the same code."""
+    from lpt_train.rewards import VERIFIERS
+
+    return dict(VERIFIERS)
+
+
+def show_checks(checks: Sequence[Check]) -> None:
+    """Every check with its value, its threshold and how many items it looked at; the red ones carry a command."""
+    table(
+        ["status", "check", "value", "allowed", "n", ""],
+        [
+            (
+                styled(check.status, STATUS_STYLE[check.status]),
+                check.id,
+                shown(check.value),
+                f"{check.op} {shown(check.threshold)}" if check.op else "",
+                check.n,
+                check.detail,
+            )
+            for check in checks
+        ],
+    )
+    for check in checks:
+        if check.status in ("warn", "fail", "error") or (check.status == "skipped" and check.required):
+            say(f"{check.id}: {check.next or check.detail}", style=STATUS_STYLE[check.status])
+
+
+def show_verdict(verdict: str, checks: Sequence[Check]) -> None:
+    """One line: the verdict, and what was not checked."""
+    unchecked = [check.id for check in checks if check.status == "skipped"]
+    say(f"verdict: {verdict}", style=VERDICT_STYLE[verdict])
+    if unchecked:
+        say(f"not checked: {', '.join(unchecked)}", style="dim")
+
+
+def show_rows(rows: Sequence[dict[str, Any]], *, as_object: bool) -> None:
+    """The rows behind one check."""
+    if as_object:
+        as_json({"rows": list(rows)})
+        return
+    columns = list(rows[0]) if rows else ["rows"]
+    table(columns, [[str(shown(row.get(column)))[:200] for column in columns] for row in rows], to_stdout=True)

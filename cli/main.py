@@ -1,0 +1,61 @@
+"""The ``lpt`` command: the groups, and the one place where an error becomes text and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from cli import admit, audit, catalog, data, demo, evaluate, manifest, sql, train
+from cli.output import error, say
+from manifests.errors import LptError
+
+HELP = """Curate, audit and admit data for LLM post-training, and train on what was admitted.
+
+Exit codes: 0 done or accept, 2 usage, 3 tune, 4 refused or reject, 5 bad input or a required check that could not run,
+75 catalog busy, 1 unexpected. Data goes to stdout, talk to stderr; --json prints one object.
+"""
+
+app = typer.Typer(
+    name="lpt", help=HELP, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+app.add_typer(data.app, name="data")
+app.add_typer(manifest.app, name="manifest")
+app.add_typer(catalog.app, name="catalog")
+app.add_typer(train.app, name="train")
+app.command("admit", epilog=admit.EXAMPLES)(admit.admit)
+app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
+app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
+app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
+data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    """Curate, audit and admit data for LLM post-training, and train on what was admitted."""
+    if version:
+        from importlib.metadata import version as installed
+
+        from cli.output import data as out
+
+        out(installed("lpt"))
+        raise typer.Exit
+
+
+def run() -> None:
+    """Entry point of the console script. Usage errors are Typer's own (exit 2)."""
+    try:
+        app()
+    except LptError as problem:
+        error(problem, json_too="--json" in sys.argv)
+        sys.exit(problem.exit_code)
+    except KeyboardInterrupt:
+        say("interrupted; nothing under a final name is half-written", style="yellow")
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader went away (`lpt sql … | head`): close stdout quietly, as other tools do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

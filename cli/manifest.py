@@ -1,0 +1,132 @@
+"""``lpt manifest`` and ``lpt why``: what was admitted, whether it still is, and where a row went."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cli.audit import show_checks, show_verdict
+from cli.options import CatalogDir, Json, examples
+from cli.output import VERDICT_STYLE, as_json, data, say, styled, table
+
+app = typer.Typer(help="Admission manifests: list, show, verify, diff.", no_args_is_help=True, rich_markup_mode=None)
+
+Reference = Annotated[
+    str, typer.Argument(metavar="NAME[@V]", help="NAME, NAME@VERSION, an object id, or a path to manifest.json.")
+]
+
+
+@app.command("list", epilog=examples("lpt manifest list", "lpt manifest list --json"))
+def list_(catalog: CatalogDir = None, json: Json = False) -> None:
+    """Every manifest of the catalog with its verdict, newest first."""
+    from manifests.catalog import Catalog
+
+    opened = Catalog.open(catalog, create=False)
+    found = [
+        {
+            "name": body["name"],
+            "version": body["version"],
+            "contract": body["contract"],
+            "verdict": body["verdict"],
+            "rows": {split: part["rows"] for split, part in body["splits"].items()},
+            "created": body["created"],
+            "manifest_id": object_id,
+        }
+        for object_id, body in opened.find("lpt.admission/1")
+    ]
+    if json:
+        as_json({"manifests": found})
+        return
+    table(
+        ["manifest", "contract", "verdict", "rows", "created", "id"],
+        [
+            (
+                f"{m['name']}@{m['version']}",
+                m["contract"],
+                styled(m["verdict"], VERDICT_STYLE[m["verdict"]]),
+                "  ".join(f"{split} {n:,}" for split, n in m["rows"].items()),
+                m["created"][:19],
+                m["manifest_id"][:16],
+            )
+            for m in found
+        ],
+        to_stdout=True,
+    )
+
+
+@app.command("show", epilog=examples("lpt manifest show gsm8k", "lpt manifest show gsm8k@1 --json"))
+def show(ref: Reference, catalog: CatalogDir = None, json: Json = False) -> None:
+    """One manifest: splits, digests, checks, verdict. With --json the object as it is stored."""
+    loaded = _load(catalog, ref)
+    if json:
+        as_json({"manifest_id": loaded.id, **loaded.body})
+        return
+    from cli.admit import show_admission
+    from manifests.policy import checks_from_json
+
+    say(f"{loaded.body['name']}@{loaded.body['version']}  {loaded.body['contract']}  {loaded.folder}")
+    show_admission(loaded.body)
+    checks = checks_from_json(loaded.body["checks"])
+    show_checks(checks)
+    show_verdict(loaded.body["verdict"], checks)
+
+
+@app.command("verify", epilog=examples("lpt manifest verify gsm8k@1", "lpt manifest verify /mnt/carried/manifest.json"))
+def verify(ref: Reference, catalog: CatalogDir = None, json: Json = False) -> None:
+    """Hash everything again: bytes, rows, order and keys. Exit 4 when something differs, with the rows named."""
+    from manifests.admission import verify as verify_loaded
+
+    report = verify_loaded(_load(catalog, ref))
+    if json:
+        as_json({"ok": report.ok, "files": report.files, "problems": report.problems})
+    else:
+        for problem in report.problems:
+            say(str(problem), style="bold red")
+        say(f"{'verified' if report.ok else 'NOT as admitted'}: {len(report.files)} files", style="green" if report.ok else "red")
+    raise typer.Exit(0 if report.ok else 4)
+
+
+@app.command("diff", epilog=examples("lpt manifest diff gsm8k@1 gsm8k@2"))
+def diff(left: Reference, right: Reference, catalog: CatalogDir = None, json: Json = False) -> None:
+    """Rows added and removed per split, checks that changed, and the version step this asks for."""
+    from manifests.admission import diff as diff_loaded
+
+    answer = diff_loaded(_load(catalog, left), _load(catalog, right)).to_json()
+    if json:
+        as_json(answer)
+        return
+    table(
+        ["split", "rows added", "rows removed"],
+        [(name, part["added"], part["removed"]) for name, part in answer["splits"].items()],
+    )
+    for change in answer["checks"]:
+        say(f"{change['id']}: {change['left']} → {change['right']}")
+    say(f"version step: {answer['bump']}")
+
+
+WHY_EXAMPLES = examples("lpt why 3f9a1c2b", "lpt why 81a2c4d5e6f70812:1042", "lpt why corpus.jsonl:1043")
+
+
+def why(
+    ref: Annotated[str, typer.Argument(help="A record id (8 hex digits or more), STAGE:ROW, or FILE:LINE.")],
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Say why a row went: the stage, the reason, the kept row it was compared with, on to the final survivor."""
+    from manifests.catalog import Catalog
+    from manifests.why import why as ask
+
+    answer: Any = ask(Catalog.open(catalog, create=False), ref)
+    if json:
+        as_json(answer.to_json())
+    else:
+        data(str(answer))
+
+
+def _load(catalog: Any, ref: str) -> Any:
+    from manifests.admission import load_manifest
+    from manifests.catalog import Catalog
+
+    opened = None if ref.endswith(".json") else Catalog.open(catalog, create=False)
+    return load_manifest(opened, ref)

@@ -1,0 +1,97 @@
+"""Options that several commands share, each spelled once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from manifests.errors import UsageError
+
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        help="Files, globs or folders: .jsonl[.gz|.zst], .json, .csv, .tsv, .parquet.", metavar="IN…", show_default=False
+    ),
+]
+CatalogDir = Annotated[
+    Path | None,
+    typer.Option("--catalog", help="Folder of the catalog. Default: $LPT_CATALOG, else .lpt here.", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Layout = Annotated[
+    str | None,
+    typer.Option(help="Layout of the rows (text, messages, alpaca, gsm8k, …); found by the columns when left out."),
+]
+TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the text of a `text` row.")]
+Policy = Annotated[
+    str | None,
+    typer.Option(help="Policy file, or lpt:NAME for a shipped one. Default: the contract's own.", show_default=False),
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(help="Model or tokenizer folder, or `tiny`: adds the checks that need tokens.", show_default=False),
+]
+MaxLength = Annotated[int | None, typer.Option(min=1, help="Tokens a training row may have.", show_default=False)]
+Benchmarks = Annotated[
+    list[str] | None,
+    typer.Option("--benchmark", help="NAME=PATH of a benchmark whose items must not be in the data; repeatable."),
+]
+
+
+def examples(*lines: str) -> str:
+    """The epilog of a command: its examples, one a paragraph, as Typer wants them."""
+    return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
+
+
+def named_paths(pairs: Sequence[str] | None, *, option: str) -> dict[str, list[str]]:
+    """``["gsm8k=a.jsonl", "gsm8k=b.jsonl"]`` as ``{"gsm8k": ["a.jsonl", "b.jsonl"]}``."""
+    found: dict[str, list[str]] = {}
+    for pair in pairs or ():
+        name, equals, path = pair.partition("=")
+        if not (name and equals and path):
+            raise UsageError(f"{option} takes NAME=PATH", seen=pair, next=f"{option} gsm8k=test.jsonl")
+        found.setdefault(name, []).append(path)
+    return found
+
+
+def settings(pairs: Sequence[str] | None, file: Path | None) -> dict[str, object]:
+    """The values of ``--config F.yaml`` and of ``--set key=value``, the latter on top; values are read as YAML."""
+    import yaml
+
+    values: dict[str, object] = {}
+    if file is not None:
+        values = _yaml_mapping(file)
+    for pair in pairs or ():
+        key, equals, text = pair.partition("=")
+        if not (key and equals):
+            raise UsageError("--set takes key=value", seen=pair, next="--set learning_rate=1e-4")
+        value = yaml.safe_load(text)
+        values[key] = _number(value) if isinstance(value, str) else value
+    return values
+
+
+def _yaml_mapping(file: Path) -> dict[str, object]:
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(file.read_text("utf-8"))
+    except OSError as problem:
+        raise UsageError(
+            "the configuration file cannot be read", seen=f"{file}: {problem.strerror}", next="--config FILE.yaml"
+        ) from problem
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        raise UsageError("the configuration file is no YAML", seen=problem, next=f"mend {file}") from problem
+    if not isinstance(loaded, dict):
+        raise UsageError("a configuration is a mapping", seen=f"{file} holds {loaded!r:.80}", next="key: value lines")
+    return {str(k): _number(v) if isinstance(v, str) else v for k, v in loaded.items()}
+
+
+def _number(text: str) -> object:
+    # YAML 1.1 reads `1e-5` as a string; everybody who writes a learning rate means the number.
+    try:
+        return float(text)
+    except ValueError:
+        return text

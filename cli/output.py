@@ -1,0 +1,171 @@
+"""The only place that prints: data on stdout, talk on stderr, one object under ``--json``."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from manifests.errors import LptError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+STATUS_STYLE = {"pass": "green", "warn": "yellow", "fail": "bold red", "error": "bold red", "skipped": "dim"}
+VERDICT_STYLE = {"accept": "bold green", "tune": "bold yellow", "reject": "bold red"}
+
+
+def say(text: str = "", *, style: str | None = None) -> None:
+    """Talk to the user: stderr, with a style; the text is never read as markup, so hostile data cannot colour it."""
+    _console().print(clean(text), style=style, markup=False, highlight=False)
+
+
+def data(text: str) -> None:
+    """Print data: stdout, nothing added. Lone surrogates, which no stream can encode, become ``?``."""
+    sys.stdout.write(text.encode("utf-8", "replace").decode("utf-8") + "\n")
+    sys.stdout.flush()
+
+
+def as_json(body: Mapping[str, Any]) -> None:
+    """Print the one object of ``--json``: plain JSON, NaN and infinities as null."""
+    data(json.dumps(_jsonable(body), ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None, to_stdout: bool = False) -> None:
+    """A table for people. Cells are text as it is, with control characters made visible."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, header_style="bold")
+    for column in columns:
+        grid.add_column(clean(column), overflow="fold")
+    for row in rows:
+        grid.add_row(*(cell if isinstance(cell, Text) else Text(clean(shown(cell))) for cell in row))
+    _console(to_stdout=to_stdout).print(grid)
+
+
+def styled(text: str, style: str) -> Any:
+    """One coloured cell for :func:`table`."""
+    from rich.text import Text
+
+    return Text(text, style=style)
+
+
+def error(problem: LptError, *, json_too: bool) -> None:
+    """The three parts of an error: what happened, the value seen, what to type next."""
+    say(f"error: {problem.what}", style="bold red")
+    if problem.seen not in ("", None):
+        say(f"  seen: {shown(problem.seen)}")
+    if problem.next:
+        say(f"  next: {problem.next}")
+    if json_too:
+        as_json(
+            {
+                "error": {
+                    "what": problem.what,
+                    "seen": str(problem.seen),
+                    "next": problem.next,
+                    "exit_code": problem.exit_code,
+                }
+            }
+        )
+
+
+def shown(value: Any) -> str:
+    """One value as text for people: short numbers, no trailing zeros."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def clean(text: str) -> str:
+    """The text with terminal control characters made visible, so that a row of data cannot drive the terminal."""
+    return "".join(c if c in "\n\t" or (c.isprintable() or c == " ") else f"\\x{ord(c):02x}" for c in text)
+
+
+class Progress_:
+    """A progress bar on stderr that appears only once a task has run for two seconds.
+
+    Called as ``progress(done, total, label)``; ``total`` may be None. Where stderr is no terminal it prints a line every
+    ten seconds instead.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._last = self._start
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._label = ""
+
+    def __call__(self, done: int, total: int | None, label: str) -> None:
+        now = time.monotonic()
+        if label != self._label:
+            self._label, self._start = label, now
+            if self._bar is not None:
+                self._bar.reset(self._task, description=clean(label))
+        if now - self._start < 2.0:
+            return
+        if not _console().is_terminal:
+            if now - self._last >= 10.0:
+                self._last = now
+                of = f" of {total:,}" if total else ""
+                say(f"{label}: {done:,}{of} after {now - self._start:.0f} s")
+            return
+        if self._bar is None:
+            self._open(label)
+        assert self._bar is not None
+        self._bar.update(self._task, completed=done, total=total, description=clean(label))
+
+    def close(self) -> None:
+        """Take the bar down; the next call may open another."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _open(self, label: str) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=_console(),
+            transient=True,
+        )
+        self._task = self._bar.add_task(label, total=None)
+        self._bar.start()
+
+
+def _console(*, to_stdout: bool = False) -> Console:
+    from rich.console import Console
+
+    stream = sys.stdout if to_stdout else sys.stderr
+    wide = None if stream.isatty() else 160
+    return Console(file=stream, width=wide, soft_wrap=False)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, bytes):
+        return value.hex()
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return str(value)

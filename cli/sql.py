@@ -1,0 +1,83 @@
+"""``lpt sql``: read-only SQL over the catalog."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from cli.options import CatalogDir, Json, examples
+from cli.output import as_json, data, table
+from manifests.errors import UsageError
+
+EXAMPLES = examples(
+    'lpt sql "select stage, rows_in, rows_out from v_stage"',
+    'lpt sql "select reason, count(*) n from v_decision group by reason order by n desc" --format md',
+    "lpt sql @lost-rows --format csv > lost.csv",
+    "cat query.sql | lpt sql -",
+)
+
+Format = Literal["table", "csv", "json", "md"]
+
+
+def sql(
+    query: Annotated[
+        str, typer.Argument(help="One SELECT, `@name` of a canned query, or - to read it from stdin.", show_default=False)
+    ] = "@help",
+    format: Annotated[Format, typer.Option(help="table, csv, json or md.")] = "table",
+    limit: Annotated[int | None, typer.Option(min=1, help="Rows to print at most.", show_default=False)] = None,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Ask the catalog in SQL. Read-only: SELECT statements alone, and no file outside the catalog's folder."""
+    from manifests.catalog import Catalog
+    from manifests.sql import CANNED
+    from manifests.sql import query as ask
+
+    if query == "@help":
+        table(["canned query", "SQL"], [("@" + name, text.strip()) for name, text in CANNED.items()])
+        return
+    if query == "-":
+        query = sys.stdin.read()
+    elif query.startswith("@"):
+        query = canned(query[1:])
+    result = ask(Catalog.open(catalog, create=False), query, limit=limit)
+    show(result.columns, result.rows, "json" if json else format)
+
+
+def canned(name: str) -> str:
+    """The text of a canned query; an unknown name is answered with the known ones."""
+    from manifests.sql import CANNED
+
+    if name not in CANNED:
+        raise UsageError("no canned query of that name", seen="@" + name, next="lpt sql @help lists them")
+    return CANNED[name]
+
+
+def show(columns: list[str], rows: list[tuple], format: Format) -> None:
+    """Print a result in one of the four formats."""
+    if format == "table":
+        table(columns, rows, to_stdout=True)
+    elif format == "json":
+        as_json({"columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows]})
+    elif format == "csv":
+        import csv
+        import io
+
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(["" if value is None else value for value in row] for row in rows)
+        data(buffer.getvalue().rstrip("\n"))
+    else:
+        cells = [[_md(value) for value in row] for row in rows]
+        lines = ["| " + " | ".join(map(_md, columns)) + " |", "|" + " --- |" * len(columns)]
+        data("\n".join(lines + ["| " + " | ".join(row) + " |" for row in cells]))
+
+
+def _md(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+

@@ -1,0 +1,186 @@
+"""``lpt train``: one command an algorithm, each on an admitted split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import CatalogDir, Json, examples, settings
+from cli.output import as_json, say, table
+from manifests.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+app = typer.Typer(help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
+
+Admitted = Annotated[
+    str | None,
+    typer.Option(
+        "--admitted", metavar="NAME[@V]:SPLIT", help="Admitted split, or PATH/manifest.json:SPLIT.", show_default=False
+    ),
+]
+Unadmitted = Annotated[
+    Path | None,
+    typer.Option(
+        "--unadmitted",
+        help="Train on this canonical file without admission: the run and all made from it are marked for good.",
+        show_default=False,
+    ),
+]
+Model = Annotated[str, typer.Option("--model", help="A folder, a hub name, or `tiny`.", show_default=False)]
+Out = Annotated[Path, typer.Option("--out", help="Folder of the run.", show_default=False)]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.", show_default=False)]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting on top of the file; repeatable.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")]
+EvalSplit = Annotated[
+    str | None, typer.Option("--eval", metavar="NAME[@V]:SPLIT", help="Admitted split to measure the loss on.", show_default=False)
+]
+
+SFT_EXAMPLES = examples(
+    "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4",
+    "lpt train sft --admitted chats:train --model tiny --out runs/tiny --set max_steps=20",
+    "lpt train sft --admitted chats:train --model ./model --out runs/sft --resume",
+)
+GRPO_EXAMPLES = examples(
+    "lpt train grpo --admitted sums:train --model runs/sft --out runs/grpo --reward countdown",
+    "lpt train grpo --admitted gsm8k:train --model ./model --out runs/g --reward integer --set num_generations=8",
+    "lpt train grpo --admitted sums:train --model ./model --out runs/g --reward mine:score --config grpo.yaml",
+)
+
+
+@app.command("sft", epilog=SFT_EXAMPLES)
+def sft(
+    model: Model,
+    out: Out,
+    admitted: Admitted = None,
+    unadmitted: Unadmitted = None,
+    eval_split: EvalSplit = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    resume: Resume = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Supervised fine-tuning: loss on the assistant's tokens alone. Settings have TRL's names; `--set help` lists them."""
+    from lpt_train.config import SFTConfig, build
+
+    made = build(SFTConfig, settings(set_, config) | {"model": model})
+    from lpt_train.sft import train
+
+    _run(train, made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
+
+
+@app.command("grpo", epilog=GRPO_EXAMPLES)
+def grpo(
+    model: Model,
+    out: Out,
+    admitted: Admitted = None,
+    unadmitted: Unadmitted = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(help="NAME[=weight],… (countdown, integer) or module:function. Default: each row's own verifier."),
+    ] = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    resume: Resume = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Group-relative policy optimisation on prompts with verifiable answers. Settings have TRL's names."""
+    from lpt_train.config import build
+    from lpt_train.config_grpo import GRPOConfig
+
+    given = settings(set_, config) | {"model": model} | ({"reward": reward} if reward else {})
+    made = build(GRPOConfig, given)
+    from lpt_train.grpo import train
+
+    _run(train, made, "rlvr", admitted, unadmitted, None, out, resume, catalog, json)
+
+
+def _run(
+    train: Callable[..., Any],
+    config: Any,
+    contract: str,
+    admitted: str | None,
+    unadmitted: Path | None,
+    eval_split: str | None,
+    out: Path,
+    resume: bool,
+    catalog: Path | None,
+    json: bool,
+) -> None:
+    from manifests.catalog import Catalog
+
+    opened = Catalog.open(catalog)
+    split = load(admitted, unadmitted, contract, opened)
+    evaluation = load(eval_split, None, contract, opened) if eval_split else None
+    line = StepLine()
+    extra = {"eval_split": evaluation} if evaluation is not None else {}
+    result = train(config, split=split, out=out, catalog=opened, progress=line, resume=resume, **extra)
+    line.close()
+    if json:
+        as_json(result.to_json())
+    else:
+        show_run(result.to_json())
+
+
+def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: Any) -> Any:
+    """The split behind `--admitted` or `--unadmitted`; exactly one of them."""
+    from lpt_train.admitted import load_split, load_unadmitted
+
+    if (admitted is None) == (unadmitted is None):
+        raise UsageError(
+            "a run trains on one split",
+            seen="both --admitted and --unadmitted" if admitted else "neither --admitted nor --unadmitted",
+            next="--admitted NAME:train",
+        )
+    if unadmitted is not None:
+        say(f"{unadmitted} is not admitted: the run and everything made from it are marked", style="yellow")
+        return load_unadmitted(unadmitted, contract)
+    assert admitted is not None
+    return load_split(admitted, catalog=catalog)
+
+
+class StepLine:
+    """The live line of a training run: step, what it measures, speed, time left."""
+
+    def __init__(self) -> None:
+        self._live: Any = None
+
+    def __call__(self, step: int, total: int, metrics: dict[str, float]) -> None:
+        from cli.output import _console, shown
+
+        parts = "  ".join(f"{name} {shown(float(value))}" for name, value in metrics.items())
+        text = f"step {step:,}/{total:,}  {parts}"
+        if not _console().is_terminal:
+            say(text)
+            return
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(console=_console(), refresh_per_second=4, transient=False)
+            self._live.start()
+        self._live.update(text)
+
+    def close(self) -> None:
+        """Leave the last line standing."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def show_run(body: dict[str, Any]) -> None:
+    """A run on one screen: what moved, how fast, the proof of an update, where it lies."""
+    table(["metric", "first", "last"], [(name, *ends) for name, ends in body["metrics"].items()])
+    say(
+        f"{body['steps']:,} steps in {body['seconds']:.0f} s, {body['tokens_per_second']:,.0f} tokens/s, "
+        f"{body['peak_memory_bytes'] / 2**20:,.0f} MiB"
+    )
+    if body.get("tainted"):
+        say("this run and everything made from it are marked: its data was not admitted", style="yellow")
+    say(f"run {body['run_id']}  checkpoint {body['checkpoint']}")
