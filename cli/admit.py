@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from cli.audit import encoder, show_checks, show_verdict, verifiers
-from cli.options import Benchmarks, CatalogDir, Json, Layout, MaxLength, Policy, TextColumn, Tokenizer, examples, named_paths
+from cli.options import (
+    Benchmarks,
+    CatalogDir,
+    Json,
+    Layout,
+    MaxLength,
+    Policy,
+    TextColumn,
+    Tokenizer,
+    examples,
+    named_paths,
+)
 from cli.output import Progress_, as_json, say, table
 
 EXAMPLES = examples(
@@ -26,7 +37,9 @@ def admit(
     validation: Annotated[
         list[str] | None, typer.Option(help="Files of the validation split; repeatable.", show_default=False)
     ] = None,
-    test: Annotated[list[str] | None, typer.Option(help="Files of the test split; repeatable.", show_default=False)] = None,
+    test: Annotated[
+        list[str] | None, typer.Option(help="Files of the test split; repeatable.", show_default=False)
+    ] = None,
     benchmark: Benchmarks = None,
     policy: Policy = None,
     key: Annotated[
@@ -38,7 +51,8 @@ def admit(
     layout: Layout = None,
     text_column: TextColumn = "text",
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder to write. Default: splits/NAME@V in the catalog.", show_default=False)
+        Path | None,
+        typer.Option("--out", help="Folder to write. Default: splits/NAME@V in the catalog.", show_default=False),
     ] = None,
     catalog: CatalogDir = None,
     json: Json = False,

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import Benchmarks, Inputs, Json, Layout, MaxLength, Policy, TextColumn, Tokenizer, examples, named_paths
+from cli.options import (
+    Benchmarks,
+    Inputs,
+    Json,
+    Layout,
+    MaxLength,
+    Policy,
+    TextColumn,
+    Tokenizer,
+    examples,
+    named_paths,
+)
 from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, say, shown, styled, table
 from manifests.errors import UsageError
 
@@ -32,7 +43,9 @@ def audit(
         list[str] | None, typer.Option(help="Reference files whose rows must not be in the data; repeatable.")
     ] = None,
     benchmark: Benchmarks = None,
-    key: Annotated[str | None, typer.Option(help="Canonical key for leakage between splits.", show_default=False)] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Canonical key for leakage between splits.", show_default=False)
+    ] = None,
     policy: Policy = None,
     rows: Annotated[
         str | None, typer.Option(help="Print the rows behind this check, and nothing else.", show_default=False)
@@ -53,7 +66,8 @@ def audit(
         benchmarks["against"] = [*against]
     splits = split_inputs(inputs)
     datasets = {
-        name: Dataset.open(paths, kind=contract, layout=layout, text_column=text_column) for name, paths in splits.items()
+        name: Dataset.open(paths, kind=contract, layout=layout, text_column=text_column)
+        for name, paths in splits.items()
     }
     progress = Progress_()
     report = run_audit(

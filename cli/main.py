@@ -18,7 +18,12 @@ Exit codes: 0 done or accept, 2 usage, 3 tune, 4 refused or reject, 5 bad input 
 """
 
 app = typer.Typer(
-    name="lpt", help=HELP, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None
+    name="lpt",
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 app.add_typer(data.app, name="data")

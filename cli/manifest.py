@@ -83,7 +83,10 @@ def verify(ref: Reference, catalog: CatalogDir = None, json: Json = False) -> No
     else:
         for problem in report.problems:
             say(str(problem), style="bold red")
-        say(f"{'verified' if report.ok else 'NOT as admitted'}: {len(report.files)} files", style="green" if report.ok else "red")
+        say(
+            f"{'verified' if report.ok else 'NOT as admitted'}: {len(report.files)} files",
+            style="green" if report.ok else "red",
+        )
     raise typer.Exit(0 if report.ok else 4)
 
 

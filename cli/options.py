@@ -13,7 +13,9 @@ from manifests.errors import UsageError
 Inputs = Annotated[
     list[str],
     typer.Argument(
-        help="Files, globs or folders: .jsonl[.gz|.zst], .json, .csv, .tsv, .parquet.", metavar="IN…", show_default=False
+        help="Files, globs or folders: .jsonl[.gz|.zst], .json, .csv, .tsv, .parquet.",
+        metavar="IN…",
+        show_default=False,
     ),
 ]
 CatalogDir = Annotated[
@@ -58,18 +60,13 @@ def named_paths(pairs: Sequence[str] | None, *, option: str) -> dict[str, list[s
 
 
 def settings(pairs: Sequence[str] | None, file: Path | None) -> dict[str, object]:
-    """The values of ``--config F.yaml`` and of ``--set key=value``, the latter on top; values are read as YAML."""
-    import yaml
-
-    values: dict[str, object] = {}
-    if file is not None:
-        values = _yaml_mapping(file)
+    """The values of ``--config F.yaml`` and of ``--set key=value``, the latter on top; the config reads the text."""
+    values: dict[str, object] = {} if file is None else _yaml_mapping(file)
     for pair in pairs or ():
         key, equals, text = pair.partition("=")
         if not (key and equals):
             raise UsageError("--set takes key=value", seen=pair, next="--set learning_rate=1e-4")
-        value = yaml.safe_load(text)
-        values[key] = _number(value) if isinstance(value, str) else value
+        values[key] = text
     return values
 
 
@@ -86,12 +83,4 @@ def _yaml_mapping(file: Path) -> dict[str, object]:
         raise UsageError("the configuration file is no YAML", seen=problem, next=f"mend {file}") from problem
     if not isinstance(loaded, dict):
         raise UsageError("a configuration is a mapping", seen=f"{file} holds {loaded!r:.80}", next="key: value lines")
-    return {str(k): _number(v) if isinstance(v, str) else v for k, v in loaded.items()}
-
-
-def _number(text: str) -> object:
-    # YAML 1.1 reads `1e-5` as a string; everybody who writes a learning rate means the number.
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    return {str(key): value for key, value in loaded.items()}

@@ -35,7 +35,9 @@ def as_json(body: Mapping[str, Any]) -> None:
     data(json.dumps(_jsonable(body), ensure_ascii=False, indent=2, allow_nan=False))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None, to_stdout: bool = False) -> None:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None, to_stdout: bool = False
+) -> None:
     """A table for people. Cells are text as it is, with control characters made visible."""
     from rich.table import Table
     from rich.text import Text
@@ -110,6 +112,7 @@ class Progress_:
         self._label = ""
 
     def __call__(self, done: int, total: int | None, label: str) -> None:
+        """Show how far a task is."""
         now = time.monotonic()
         if label != self._label:
             self._label, self._start = label, now

@@ -23,7 +23,8 @@ Format = Literal["table", "csv", "json", "md"]
 
 def sql(
     query: Annotated[
-        str, typer.Argument(help="One SELECT, `@name` of a canned query, or - to read it from stdin.", show_default=False)
+        str,
+        typer.Argument(help="One SELECT, `@name` of a canned query, or - to read it from stdin.", show_default=False),
     ] = "@help",
     format: Annotated[Format, typer.Option(help="table, csv, json or md.")] = "table",
     limit: Annotated[int | None, typer.Option(min=1, help="Rows to print at most.", show_default=False)] = None,
@@ -79,5 +80,3 @@ def show(columns: list[str], rows: list[tuple], format: Format) -> None:
 def _md(value: object) -> str:
     text = "" if value is None else str(value)
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-
-

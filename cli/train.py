@@ -38,7 +38,8 @@ Set = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")]
 EvalSplit = Annotated[
-    str | None, typer.Option("--eval", metavar="NAME[@V]:SPLIT", help="Admitted split to measure the loss on.", show_default=False)
+    str | None,
+    typer.Option("--eval", metavar="NAME[@V]:SPLIT", help="Admitted split to measure the loss on.", show_default=False),
 ]
 
 SFT_EXAMPLES = examples(
@@ -67,9 +68,9 @@ def sft(
     json: Json = False,
 ) -> None:
     """Supervised fine-tuning: loss on the assistant's tokens alone. Settings have TRL's names; `--set help` lists them."""
-    from lpt_train.config import SFTConfig, build
+    from lpt_train.config import SFTConfig, from_mapping
 
-    made = build(SFTConfig, settings(set_, config) | {"model": model})
+    made = from_mapping(SFTConfig, settings(set_, config) | {"model": model})
     from lpt_train.sft import train
 
     _run(train, made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
@@ -92,11 +93,10 @@ def grpo(
     json: Json = False,
 ) -> None:
     """Group-relative policy optimisation on prompts with verifiable answers. Settings have TRL's names."""
-    from lpt_train.config import build
+    from lpt_train.config import from_mapping
     from lpt_train.config_grpo import GRPOConfig
 
-    given = settings(set_, config) | {"model": model} | ({"reward": reward} if reward else {})
-    made = build(GRPOConfig, given)
+    made = from_mapping(GRPOConfig, settings(set_, config) | {"model": model} | ({"reward": reward} if reward else {}))
     from lpt_train.grpo import train
 
     _run(train, made, "rlvr", admitted, unadmitted, None, out, resume, catalog, json)
@@ -153,6 +153,7 @@ class StepLine:
         self._live: Any = None
 
     def __call__(self, step: int, total: int, metrics: dict[str, float]) -> None:
+        """Show one step; on a terminal the line is redrawn, elsewhere it is one line a call."""
         from cli.output import _console, shown
 
         parts = "  ".join(f"{name} {shown(float(value))}" for name, value in metrics.items())
