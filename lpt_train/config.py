@@ -1,0 +1,256 @@
+"""Training options: small frozen blocks, composed. Free to import (no torch), unknown keys refused.
+
+Names are TRL's where TRL has the option. A block is a group of options, not a namespace one has to remember:
+`from_mapping` accepts `{"optim": {"learning_rate": 1e-4}}`, `{"optim.learning_rate": 1e-4}` and `{"learning_rate": 1e-4}`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar
+
+from manifests.errors import UsageError
+
+Config = TypeVar("Config")
+
+SCHEDULES = ("constant", "linear", "cosine")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+TRUNCATIONS = ("drop", "keep_start")
+
+
+@dataclass(frozen=True)
+class Optim:
+    """AdamW and its schedule."""
+
+    learning_rate: float = 1e-4  # peak, reached after the warm-up
+    lr_scheduler_type: str = "linear"  # constant | linear | cosine; the last two end at 0
+    warmup_steps: int = 0  # optimizer steps
+    weight_decay: float = 0.0  # on matrices only, never on biases and norms
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    max_grad_norm: float = 1.0  # global norm; 0 turns clipping off
+
+    def __post_init__(self) -> None:
+        one_of("lr_scheduler_type", self.lr_scheduler_type, SCHEDULES)
+        at_least("learning_rate", self.learning_rate, 0)
+        at_least("warmup_steps", self.warmup_steps, 0)
+        at_least("max_grad_norm", self.max_grad_norm, 0)
+
+
+@dataclass(frozen=True)
+class Lora:
+    """LoRA by peft; `use_peft=False` trains every parameter."""
+
+    use_peft: bool = True
+    lora_r: int = 16  # rank
+    lora_alpha: float = 32  # scale = alpha / r
+    lora_dropout: float = 0.0  # probability, on the input of A
+    lora_target_modules: str = "all-linear"  # or names separated by commas
+    use_rslora: bool = False  # scale = alpha / sqrt(r)
+    use_dora: bool = False
+
+    def __post_init__(self) -> None:
+        at_least("lora_r", self.lora_r, 1)
+        if not 0 <= self.lora_dropout < 1:
+            raise UsageError(
+                "lora_dropout is a probability", seen=self.lora_dropout, next="give a value in [0, 1), such as 0.05"
+            )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What every algorithm's run has: length, seed, cadence, place."""
+
+    max_steps: int = -1  # optimizer steps; -1 derives them from num_train_epochs
+    num_train_epochs: float = 1.0  # used when max_steps is -1
+    seed: int = 42
+    logging_steps: int = 1  # a line in metrics.jsonl every so many steps
+    save_steps: int = 0  # a checkpoint every so many steps; 0: only at the end
+    save_total_limit: int = 2  # checkpoints kept, newest first
+    eval_steps: int = 0  # evaluation every so many steps; 0: at the end, when there is an evaluation split
+    device: str = "auto"  # auto | cpu | cuda
+    dtype: str = "auto"  # of the forward pass; auto: float32 on CPU, bfloat16 on CUDA
+
+    def __post_init__(self) -> None:
+        one_of("device", self.device, DEVICES)
+        one_of("dtype", self.dtype, DTYPES)
+        at_least("logging_steps", self.logging_steps, 1)
+        at_least("save_steps", self.save_steps, 0)
+        at_least("save_total_limit", self.save_total_limit, 1)
+        at_least("eval_steps", self.eval_steps, 0)
+        if self.max_steps < 1 and (self.max_steps != -1 or self.num_train_epochs <= 0):
+            raise UsageError(
+                "a run needs a length", seen={"max_steps": self.max_steps, "num_train_epochs": self.num_train_epochs},
+                next="give max_steps >= 1, or max_steps=-1 with num_train_epochs > 0",
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SFTConfig:
+    """Supervised fine-tuning on an admitted `sft` split, or continued pre-training on a `text` one."""
+
+    model: str = "tiny"  # path of a folder or .gguf file, hub name, or "tiny"
+    max_length: int = 1024  # tokens a row
+    truncation: str = "drop"  # drop: rows that are longer are dropped and counted; keep_start: cut at the end
+    packing: bool = False  # best-fit-decreasing into rows of max_length tokens, isolated
+    per_device_train_batch_size: int = 8  # rows (packed rows when packing) a micro-batch
+    gradient_accumulation_steps: int = 1  # micro-batches an optimizer step
+    per_device_eval_batch_size: int = 8  # rows
+    logits_chunk: int = 1024  # token positions whose logits exist at the same time
+    optim: Optim = field(default_factory=Optim)
+    lora: Lora = field(default_factory=Lora)
+    run: RunOptions = field(default_factory=RunOptions)
+
+    def __post_init__(self) -> None:
+        one_of("truncation", self.truncation, TRUNCATIONS)
+        for name in (
+            "per_device_train_batch_size",
+            "gradient_accumulation_steps",
+            "per_device_eval_batch_size",
+            "logits_chunk",
+        ):
+            at_least(name, getattr(self, name), 1)
+        at_least("max_length", self.max_length, 2)
+
+
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise `UsageError` unless `value` is one of `choices`."""
+    if value not in choices:
+        close = difflib.get_close_matches(str(value), choices, n=1)
+        raise UsageError(
+            f"{name} has no choice of that name", seen=value, next=f"one of {', '.join(close or choices)}"
+        )
+
+
+def at_least(name: str, value: float, low: float) -> None:
+    """Raise `UsageError` unless `value >= low` (NaN fails)."""
+    if not value >= low:
+        raise UsageError(f"{name} is too small", seen=value, next=f"give {name} >= {low}")
+
+
+def option_names(config_type: type) -> dict[str, str]:
+    """Every accepted option of a config type as `{bare name: dotted path}`."""
+    names = {}
+    hints = typing.get_type_hints(config_type)
+    for item in fields(config_type):
+        if is_dataclass(hints[item.name]):
+            names |= {leaf: f"{item.name}.{path}" for leaf, path in option_names(hints[item.name]).items()}
+        else:
+            names[item.name] = item.name
+    return names
+
+
+def from_mapping(config_type: type[Config], options: Mapping[str, Any], base: Config | None = None) -> Config:
+    """A config of `config_type` from options as YAML, or as `--set key=value` text, gives them; over `base` if given.
+
+    Raises `UsageError` for an unknown key (with the closest names) and for a value that is not of the field's type.
+    """
+    names = option_names(config_type)
+    flat: dict[str, Any] = {}
+    for key, value in _flatten(config_type, options):
+        path = names.get(key, key)
+        if path not in names.values():
+            close = difflib.get_close_matches(key.rpartition(".")[2], list(names), n=3)
+            raise UsageError(
+                "unknown option", seen=key, next=f"did you mean {', '.join(close)}?" if close else
+                f"the options are {', '.join(sorted(names))}",
+            )  # fmt: skip
+        flat[path] = value
+    return _build(config_type, flat, "", base)
+
+
+def to_mapping(config: Any) -> dict[str, Any]:
+    """The config as nested plain values, in the order of its fields."""
+    return {
+        item.name: to_mapping(value) if is_dataclass(value := getattr(config, item.name)) else value
+        for item in fields(config)
+    }
+
+
+def _flatten(config_type: type, options: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            flat += _flatten(config_type, value, f"{prefix}{key}.")
+        else:
+            flat.append((f"{prefix}{key}", value))
+    return flat
+
+
+def _build(config_type: type[Config], flat: Mapping[str, Any], prefix: str, base: Config | None) -> Config:
+    hints = typing.get_type_hints(config_type)
+    # The instance of defaults carries what a subtype of a block changed: GRPO's Optim need not start where SFT's does.
+    start = base if base is not None else config_type()
+    values: dict[str, Any] = {}
+    for item in fields(config_type):  # type: ignore[arg-type]
+        path = f"{prefix}{item.name}"
+        current = getattr(start, item.name)
+        if is_dataclass(current):
+            values[item.name] = _build(type(current), flat, f"{path}.", current)
+        elif path in flat:
+            values[item.name] = _convert(path, flat[path], hints[item.name])
+        else:
+            values[item.name] = current
+    return config_type(**values)
+
+
+def _convert(path: str, value: Any, hint: Any) -> Any:
+    choices = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) else (hint,)
+    for kind in choices:
+        converted = _as(kind, value)
+        if converted is not _WRONG:
+            return converted
+    wanted = " or ".join(getattr(kind, "__name__", str(kind)) for kind in choices)
+    raise UsageError(f"option {path} has the wrong type", seen=value, next=f"give a value of type {wanted}")
+
+
+_WRONG = object()
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def _as(kind: Any, value: Any) -> Any:
+    if kind is type(None):
+        return None if value is None or value in ("null", "none", "None") else _WRONG
+    if kind is bool:
+        if isinstance(value, str):
+            return _WORDS.get(value.lower(), _WRONG)
+        return value if isinstance(value, bool) else _WRONG
+    if isinstance(value, bool):
+        return _WRONG
+    if kind in (int, float):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            return _WRONG
+        if kind is float:
+            return number
+        return int(number) if number.is_integer() else _WRONG
+    return value if kind is str and isinstance(value, str) else _WRONG
+
+
+def described(config_type: type) -> list[tuple[str, Any, str]]:
+    """Every option of a config as (bare name, default, the comment beside its field): units and choices."""
+    import inspect
+
+    comments = {
+        line.split(":", 1)[0].strip(): line.partition("#")[2].strip()
+        for line in inspect.getsource(config_type).splitlines()
+        if ":" in line and "#" in line
+    }
+    rows: list[tuple[str, Any, str]] = []
+    default = config_type()
+    for item in fields(config_type):
+        value = getattr(default, item.name)
+        if is_dataclass(value):
+            ours = {name: shown for name, shown, _ in described(type(value))}
+            units = {name: unit for name, _, unit in described(type(value))}
+            rows += [(name, getattr(value, name, shown), units[name]) for name, shown in ours.items()]
+        else:
+            rows.append((item.name, value, comments.get(item.name, "")))
+    return rows

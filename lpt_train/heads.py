@@ -1,0 +1,166 @@
+"""Token log-probabilities and entropies from hidden states, in float32, a chunk of positions at a time.
+
+The [tokens, vocabulary] logits of a batch never exist at once: only positions that count are projected, `chunk` of them
+at a time, and the backward pass projects each chunk again instead of keeping it. Axes: `B` rows, `T` tokens, `N` counted
+positions, `H` hidden, `V` vocabulary.
+
+Does not fuse the projection with the softmax; a kernel that does must first match these values and gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch.utils.checkpoint import checkpoint
+
+from manifests.errors import RefusedError
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """`logp_B_T[b, t] = log p(ids[b, t] | ids[b, <t])` and the entropy of that distribution, in nats, float32.
+
+    Both are 0 where the mask is 0. `entropy_B_T` is zeros throughout when entropy was not asked for.
+    """
+
+    logp_B_T: torch.Tensor
+    entropy_B_T: torch.Tensor
+
+
+def token_logprobs(
+    model: torch.nn.Module,
+    input_ids_B_T: torch.Tensor,
+    attention_mask_B_T: torch.Tensor | None,
+    completion_mask_B_T: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk: int = 1024,
+    entropy: bool = True,
+    position_ids_B_T: torch.Tensor | None = None,
+) -> TokenLogprobs:
+    """Log-prob and entropy of every token that `completion_mask_B_T` marks, differentiable in both.
+
+    `attention_mask_B_T` is 1 on tokens and 0 on padding, on either side (or a ready [B, 1, T, T] mask, or None for full
+    rows); positions count the tokens of a row unless `position_ids_B_T` gives them. The first token of a row has no
+    distribution, so a mask that marks column 0 is refused. `temperature` divides the logits.
+    """
+    if bool(completion_mask_B_T[:, 0].any()):
+        raise RefusedError(
+            "the first token of a row cannot be predicted", seen="a mask that is 1 in column 0",
+            next="mask the first token of each row",
+        )  # fmt: skip
+    if position_ids_B_T is None and attention_mask_B_T is not None and attention_mask_B_T.dim() == 2:
+        position_ids_B_T = (attention_mask_B_T.long().cumsum(1) - 1).clamp(min=0)
+    hidden_B_T_H = decoder(model)(
+        input_ids=input_ids_B_T, attention_mask=attention_mask_B_T, position_ids=position_ids_B_T, use_cache=False
+    ).last_hidden_state
+    rows, columns = completion_mask_B_T.bool().nonzero(as_tuple=True)
+    logp_N, entropy_N = head_logprobs(
+        model, hidden_B_T_H[rows, columns - 1], input_ids_B_T[rows, columns], temperature, chunk, entropy
+    )
+    empty_B_T = torch.zeros(input_ids_B_T.shape, dtype=torch.float32, device=input_ids_B_T.device)
+    return TokenLogprobs(
+        empty_B_T.index_put((rows, columns), logp_N), empty_B_T.index_put((rows, columns), entropy_N)
+    )
+
+
+def head_logprobs(
+    model: torch.nn.Module,
+    hidden_N_H: torch.Tensor,
+    targets_N: torch.Tensor,
+    temperature: float = 1.0,
+    chunk: int = 1024,
+    entropy: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-prob [N] and entropy [N] of `targets_N` from the hidden states that predict them."""
+    head = causal_model(model).get_output_embeddings()
+    adjust = _adjustment(causal_model(model).config)
+
+    def project(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = adjust(head(hidden).float()) / temperature
+        normaliser = torch.logsumexp(logits, dim=-1)
+        logp = logits.gather(-1, targets[:, None]).squeeze(-1) - normaliser
+        if not entropy:
+            return logp, torch.zeros_like(logp)
+        return logp, normaliser - (torch.exp(logits - normaliser[:, None]) * logits).sum(-1)
+
+    parts = []
+    for start in range(0, len(targets_N), chunk):
+        piece = hidden_N_H[start : start + chunk], targets_N[start : start + chunk]
+        if torch.is_grad_enabled():
+            parts.append(checkpoint(project, *piece, use_reentrant=False, preserve_rng_state=False))
+        else:
+            parts.append(project(*piece))
+    if not parts:
+        nothing = hidden_N_H.float().sum(-1)  # keeps the graph, so that backward over an empty selection is legal
+        return nothing, nothing
+    return torch.cat([logp for logp, _ in parts]), torch.cat([ent for _, ent in parts])
+
+
+def causal_model(model: torch.nn.Module) -> Any:
+    """The causal language model inside `model`, with adapters still active in its layers."""
+    if isinstance(model, PeftModel):
+        if model.active_peft_config.is_prompt_learning:
+            raise RefusedError(
+                "this adapter lives in the prompt, not in the layers", seen=model.active_peft_config.peft_type,
+                next="use LoRA",
+            )  # fmt: skip
+        return model.get_base_model()
+    return model
+
+
+def decoder(model: torch.nn.Module) -> torch.nn.Module:
+    """The part of `model` that ends in hidden states, without the vocabulary projection."""
+    causal = causal_model(model)
+    body = getattr(causal, causal.base_model_prefix, None)
+    if body is None or body is causal or causal.get_output_embeddings() is None:
+        raise RefusedError(
+            "this architecture has no separate decoder and vocabulary head", seen=type(causal).__name__,
+            next="use a causal language model of transformers",
+        )  # fmt: skip
+    return body
+
+
+@torch.no_grad()
+def check_head(model: torch.nn.Module) -> None:
+    """Raise `RefusedError` unless the chunked path gives the log-probs of the model's own forward on four tokens.
+
+    Architectures may scale, cap or bias their logits in `forward`; those known are handled, and this finds the others.
+    """
+    device = causal_model(model).get_input_embeddings().weight.device
+    ids_1_T = torch.arange(1, 5, device=device)[None]
+    was_training = model.training
+    model.eval()
+    logits_1_T_V = model(input_ids=ids_1_T, use_cache=False).logits.float()
+    hidden_1_T_H = decoder(model)(input_ids=ids_1_T, use_cache=False).last_hidden_state
+    ours_N, _ = head_logprobs(model, hidden_1_T_H[0, :-1], ids_1_T[0, 1:], entropy=False)
+    model.train(was_training)
+    theirs_N = torch.log_softmax(logits_1_T_V, -1)[0, :-1].gather(-1, ids_1_T[0, 1:, None]).squeeze(-1)
+    gap = float((ours_N - theirs_N).abs().max())
+    tolerance = 1e-3 if causal_model(model).get_output_embeddings().weight.dtype is torch.float32 else 2e-2
+    if not gap <= tolerance * (1 + float(theirs_N.abs().max())):
+        raise RefusedError(
+            "the log-probs taken from the hidden states are not this model's", seen=f"largest difference {gap:.3g}",
+            next="this architecture changes its logits in a way that is not handled; use another model",
+        )  # fmt: skip
+
+
+class _Adjust:
+    """What some architectures do to their logits after the projection, by the names of their configs."""
+
+    def __init__(self, multiply: float = 1.0, cap: float | None = None) -> None:
+        self.multiply, self.cap = multiply, cap
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        if self.multiply != 1.0:
+            logits = logits * self.multiply
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+
+
+def _adjustment(config: Any) -> _Adjust:
+    multiply = getattr(config, "logit_scale", None) or 1.0  # Cohere
+    multiply = multiply / (getattr(config, "logits_scaling", None) or 1.0)  # Granite
+    return _Adjust(multiply, getattr(config, "final_logit_softcapping", None))  # Gemma 2 and later

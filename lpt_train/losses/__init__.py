@@ -1,0 +1,1 @@
+"""Losses as pure functions of named tensors, in float32."""

@@ -1,0 +1,199 @@
+"""Models and tokenizers: loading, where they run and in which precision, and what they are (a digest).
+
+Weights are safetensors (or GGUF, by a path that ends in .gguf); pickled checkpoints and remote code are refused, because
+both run code of whoever made the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import cached_file
+from transformers.utils import logging as transformers_logging
+
+from lpt_train.tiny import make_tiny
+from manifests.errors import BadInputError, RefusedError, UsageError
+
+transformers_logging.disable_progress_bar()  # the run has its own progress line
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a run computes (`device`) and in which precision its forward passes are (`dtype`)."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The context of a forward pass: bf16 products over whatever precision the parameters are kept in."""
+        if self.dtype is torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+
+def placement(device: str = "auto", dtype: str = "auto") -> Placement:
+    """Resolve the options `device` and `dtype`: auto is CUDA in bfloat16 where there is one, else CPU in float32."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "there is no CUDA device", seen="torch.cuda.is_available() is False", next="use --set device=cpu"
+        )
+    if dtype == "auto":
+        dtype = "bfloat16" if device == "cuda" else "float32"
+    if dtype == "float16":
+        raise UsageError(
+            "float16 needs loss scaling, which the loops do not do", seen=dtype, next="use --set dtype=bfloat16"
+        )
+    return Placement(torch.device(device), _DTYPES[dtype])
+
+
+def resolve(model: str, folder: Path, *, seed: int = 0) -> str:
+    """The path or hub name to load: `tiny` makes the tiny model under `folder` first (or finds it made there)."""
+    if model != "tiny":
+        return model
+    target = folder / "tiny"
+    if not (target / "model.safetensors").exists():
+        make_tiny(target, seed=seed)
+    return str(target)
+
+
+def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
+    """The fast tokenizer of a folder, hub name or .gguf file. Raises `BadInputError` when there is none."""
+    source, options = _source(model)
+    with _three_parts(model, "tokenizer"):
+        tokenizer = _declared_generic(Path(source)) or AutoTokenizer.from_pretrained(
+            source, trust_remote_code=False, **options
+        )
+    if not tokenizer.is_fast:
+        raise BadInputError(
+            f"the tokenizer of {model} is not a fast one", seen=type(tokenizer).__name__,
+            next="use a model that ships tokenizer.json",
+        )  # fmt: skip
+    return tokenizer
+
+
+def load_model(
+    model: str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> torch.nn.Module:
+    """The causal language model with parameters kept in `dtype`, in evaluation mode.
+
+    Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
+    """
+    source, options = _source(model)
+    _refuse_pickles(model, Path(source))
+    with _three_parts(model, "model"):
+        loaded = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, use_safetensors=True, trust_remote_code=False, **options
+        )
+    loaded.to(device)
+    for name, parameter in loaded.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise BadInputError(
+                f"the weights of {model} are not finite", seen=name, next="use another copy of the model"
+            )
+    return loaded.eval()
+
+
+def check_vocabulary(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Raise `RefusedError` when the tokenizer can produce an id that the model has no embedding for."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= rows:
+        raise RefusedError(
+            "the tokenizer is not this model's", seen=f"largest id {largest}, {rows} rows in the embedding",
+            next="use the tokenizer that was shipped with the model",
+        )  # fmt: skip
+
+
+def pad_id(tokenizer: PreTrainedTokenizerFast) -> int:
+    """An id to fill batches with; masks are by position, so any id does and pad == eos is fine."""
+    for candidate in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if candidate is not None:
+            return int(candidate)
+    return 0
+
+
+def model_digest(model: str | Path) -> str:
+    """sha256 over the config and weight files (names and contents) of a folder, .gguf file or cached hub name."""
+    path = Path(model)
+    if not path.exists():
+        with _three_parts(str(model), "model"):
+            path = Path(cached_file(str(model), "config.json")).parent
+    files = [path] if path.is_file() else sorted([*path.glob("*.safetensors"), path / "config.json"])
+    digest = hashlib.sha256(b"lpt-model/1\0")
+    for file in files:
+        if file.exists():
+            with open(file, "rb") as handle:
+                inner = hashlib.file_digest(handle, "sha256").hexdigest()
+            digest.update(f"{file.name}\0{inner}\n".encode())
+    return digest.hexdigest()
+
+
+def _source(model: str) -> tuple[str, dict[str, Any]]:
+    """What from_pretrained takes for `model`, with the options that name the file inside it."""
+    path = Path(model)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise BadInputError("there is no such GGUF file", seen=model, next="check the path")
+        return str(path.parent), {"gguf_file": path.name}
+    if not path.exists() and (path.is_absolute() or model.startswith(".") or model.count("/") > 1):
+        raise BadInputError("there is no such model folder", seen=model, next="check the path, or give a hub name")
+    if path.is_dir() and not (path / "config.json").exists():
+        raise BadInputError(
+            "the folder holds no model", seen=f"{model} has no config.json", next="give the folder of config.json"
+        )
+    if path.is_file():
+        raise BadInputError("a model is a folder, a hub name or a .gguf file", seen=model, next="give its folder")
+    return model, {}
+
+
+def _declared_generic(folder: Path) -> PreTrainedTokenizerFast | None:
+    """The tokenizer of a folder that declares the generic class: AutoTokenizer would swap in the model type's own
+    normaliser and splitter, and the ids would not be those of tokenizer.json."""
+    declaration = folder / "tokenizer_config.json"
+    if not declaration.is_file() or not (folder / "tokenizer.json").is_file():
+        return None
+    declared = json.loads(declaration.read_text(encoding="utf-8")).get("tokenizer_class")
+    if declared not in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+        return None
+    return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def _refuse_pickles(model: str, folder: Path) -> None:
+    if not folder.is_dir() or any(folder.glob("*.safetensors")) or any(folder.glob("*.gguf")):
+        return
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    raise BadInputError(
+        f"{model} has no safetensors weights" + (", only pickles, which are programs" if pickles else ""),
+        seen=", ".join(pickles[:5]) or sorted(path.name for path in folder.iterdir())[:10],
+        next="convert it once, in a place where you trust it: load it with torch and save_pretrained() it",
+    )
+
+
+@contextlib.contextmanager
+def _three_parts(model: str, what: str) -> Iterator[None]:
+    """Turn the many ways in which loading fails into one `BadInputError`."""
+    try:
+        yield
+    except BadInputError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".strip()
+        if "trust_remote_code" in text or "custom code" in text:
+            advice = "remote code stays off; use a model whose architecture is in transformers"
+        elif "gguf" in text.lower():
+            advice = "pip install gguf, or give the safetensors folder"
+        else:
+            advice = "check the path or the hub name; offline, give a local folder with safetensors and tokenizer.json"
+        raise BadInputError(f"the {what} of {model} could not be loaded", seen=text[:600], next=advice) from error
