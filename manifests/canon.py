@@ -1,15 +1,17 @@
 """`lpt-canon/1`: the bytes that a record is, whatever file, order, format or library it came through.
 
-A record of a kind is projected on the fields declared for that kind, nulls are dropped at every depth, and the rest is
-written as JSON with sorted keys and no spaces. On this domain (no floats, ASCII keys, safe integers, well-formed Unicode)
-the output of orjson is byte for byte RFC 8785; `tests/manifests/test_canon.py` holds that against a second implementation.
+A record of a kind is projected on the fields declared for that kind, nulls are dropped at every depth, and the rest
+is written as JSON with sorted keys and no spaces. On this domain (no floats, ASCII keys, safe integers, well-formed
+Unicode) the output of orjson is byte for byte RFC 8785; `tests/manifests/test_canon.py` holds that against a second
+implementation.
 
     record_id = sha256("lpt-canon/1" 0x00 kind 0x00 bytes)
 
-Strings are never normalised, stripped or re-cased: a tokenizer sees those differences. JSON whose shape is free (tool
-schemas, call arguments, structured answers) is carried as JSON text (see `json_text`), so its floats and nulls stay as they
-were written. Two things follow that a user may meet: `content: null` and no `content` are the same record, and a message
-with a field outside the closed list below is refused instead of being identified without it.
+Strings are never normalised, stripped or re-cased: a tokenizer sees those differences. JSON whose shape is free
+(tool schemas, call arguments, structured answers) is carried as JSON text (see `json_text`), so its floats and
+nulls stay as they were written. Two things follow that a user may meet: `content: null` and no `content` are the
+same record, and a message with a field outside the closed list below is refused instead of being identified without
+it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _FUNCTION = ("name", "arguments")
 
 
 def canonical_bytes(kind: str, row: Mapping[str, Any]) -> bytes:
-    """Return the canonical JSON of `row` as a record of `kind`; raise RecordError naming the field that has no such form."""
+    """Return the canonical JSON of `row` as a record of `kind`; a field without such a form raises RecordError."""
     shapes = _SHAPES.get(kind)
     if shapes is None:
         raise UsageError("unknown kind of record", seen=kind, next=f"one of: {', '.join(FIELDS)}")
@@ -157,9 +159,10 @@ def _calls(value: Any, path: str) -> list[dict[str, Any]]:
     for i, item in enumerate(_list(value, path)):
         at = f"{path}[{i}]"
         given = _object(item, at, _CALL, required=("type", "function"))
-        call = {name: _string(given[name], f"{at}.{name}") for name in ("id", "type") if name in given}
+        call: dict[str, Any] = {name: _string(given[name], f"{at}.{name}") for name in ("id", "type") if name in given}
         function = _object(given["function"], f"{at}.function", _FUNCTION, required=_FUNCTION)
-        calls.append({**call, "function": {name: _string(v, f"{at}.function.{name}") for name, v in function.items()}})
+        call["function"] = {name: _string(v, f"{at}.function.{name}") for name, v in function.items()}
+        calls.append(call)
     return calls
 
 

@@ -1,7 +1,8 @@
 """Decisions: one row for each row of the input that a stage removed, rewrote or quarantined; kept rows have none.
 
-They are Parquet files beside the catalog, so that ten million of them are one small file and not a table. Record ids are
-lower-case hex strings, because people compare and paste them in SQL (docs/decisions/0001-decision-rows-carry-record-ids.md).
+They are Parquet files beside the catalog, so that ten million of them are one small file and not a table. Record
+ids are lower-case hex strings, because people compare and paste them in SQL
+(docs/decisions/0001-decision-rows-carry-record-ids.md).
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """The digests of a split: bytes of a file, content, order, keys, tokens.
 
-`content_root` answers "are these the same rows?" for any order, sharding, format or compression, and two machines find the
-rows that differ from 4,096 bucket hashes. N is the number of rows; an id is 32 bytes, so `ids` is uint8 [N, 32].
+`content_root` answers "are these the same rows?" for any order, sharding, format or compression, and two machines
+find the rows that differ from 4,096 bucket hashes. N is the number of rows; an id is 32 bytes, so `ids` is uint8
+[N, 32].
 
     bucket b      = the ids whose first 12 bits are b, sorted, repeated as often as they occur
     leaf(b)       = sha256(0x00 "lpt-root/1" 0x00 domain 0x00 ids of b)
-    root          = sha256(0x01 "lpt-root/1" 0x00 domain 0x00 N:u64be then, for each b that is not empty, b:u16be count:u64be leaf(b))
+    root          = sha256(0x01 "lpt-root/1" 0x00 domain 0x00 N:u64be node(b)…)    over the b that are not empty, ascending
+    node(b)       = b:u16be count:u64be leaf(b)
 
-The leading byte keeps a leaf from being taken for a root (RFC 6962, section 2.1), the counts make it a multiset, and the
-domain keeps the root of keys from being taken for a root of records.
+The leading byte keeps a leaf from being taken for a root (RFC 6962, section 2.1), the counts make it a multiset,
+and the domain keeps the root of keys from being taken for a root of records.
 """
 
 from __future__ import annotations
@@ -96,12 +98,12 @@ def key_root(keys: np.ndarray) -> ContentRoot:
 def order_sha256(ids: np.ndarray) -> str:
     """Return the sha256 of the ids in the order they have: it changes when rows are shuffled."""
     digest = hashlib.sha256(b"lpt-order/1\0")
-    digest.update(np.ascontiguousarray(_checked(ids)))
+    digest.update(np.ascontiguousarray(_checked(ids)).data)
     return digest.hexdigest()
 
 
 def tokenized_id(recipe: Mapping[str, Any]) -> str:
-    """Return the id of what the accelerator sees: content, order, tokenizer contents, template, length, packing, mask policy."""
+    """Return the id of what the accelerator sees: content, order, tokenizer contents, template, length, packing."""
     return hashlib.sha256(b"lpt-tokenized/1\0" + canonical_json(recipe)).hexdigest()
 
 
@@ -157,7 +159,7 @@ def _root(ids: np.ndarray, domain: bytes) -> ContentRoot:
     ordered = np.ascontiguousarray(ids[_sorted_order(ids)])
     counts = np.bincount(bucket_of(ordered), minlength=BUCKETS) if len(ordered) else np.zeros(BUCKETS, np.int64)
     ends = np.cumsum(counts)
-    data = memoryview(ordered).cast("B") if len(ordered) else memoryview(b"")
+    data = ordered.data.cast("B") if len(ordered) else memoryview(b"")
     top = hashlib.sha256(b"\x01" + _VERSION + domain + struct.pack(">Q", len(ids)))
     buckets: dict[int, tuple[str, int]] = {}
     for bucket in np.flatnonzero(counts).tolist():

@@ -1,4 +1,5 @@
-"""The whole tree of errors that a user can meet, drawn once; each says what happened, the value seen, what to type next.
+"""The whole tree of errors that a user can meet, drawn once; each says what happened, the value seen, what to type
+next.
 
     LptError                  exit 1   something unexpected
     ├── UsageError            exit 2   the command or the call is wrong
@@ -61,7 +62,7 @@ class BadInputError(LptError):
 
 
 class RecordError(BadInputError):
-    """One record has no canonical form: `reason` is the noun phrase that decisions carry, `field` the path in the record."""
+    """One record has no canonical form: `reason` is the noun phrase that decisions carry, `field` the path in it."""
 
     def __init__(self, what: str, *, reason: str, field: str = "", seen: object = "", next: str = "") -> None:
         super().__init__(what, seen=seen, next=next)

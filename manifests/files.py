@@ -40,10 +40,10 @@ def cannot_write(path: Path | str, error: OSError) -> BadInputError:
 
 @contextlib.contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; on success it becomes `path`, flushed to disk; on any error it is removed.
+    """Yield a path beside `path` to write to; on success it becomes `path`, on disk; on any error it is removed.
 
-    Raises BadInputError in three parts when the disk is full or the folder is read-only. The temporary name starts with a
-    dot and keeps the extension, so that writers which choose a format by extension still can and globs do not see it.
+    Raises BadInputError in three parts when the disk is full or the folder is read-only. The temporary name starts with
+    a dot and keeps the extension: writers that choose a format by extension still can, and globs do not see it.
     """
     final = Path(path)
     suffixes = "".join(final.suffixes[-2:])
