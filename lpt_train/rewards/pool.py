@@ -1,0 +1,339 @@
+"""Scores completions in worker processes that may be killed: a reward can raise, hang, crash or eat memory, the run
+goes on.
+
+Whatever a reward does, each item ends as a finite number or as None with a reason; None is "could not score", is
+counted and is never a reward of 0. Items travel in small batches; when a batch raises, overruns its time or kills
+its process, its items are tried again one by one, so that one bad completion costs only itself. A result of the
+wrong length has no such cure (which value belongs to which completion is unknown): the batch is unscorable, and at
+the start of a run it is an error.
+
+Reasons: ``time_limit_passed``, ``process_ended``, ``error_raised``, ``memory_limit_reached``, ``wrong_length``,
+``not_finite``, ``not_a_number``, ``no_score_given`` (the verifier cannot read the gold answer, or a function
+returned None).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from lpt_train.rewards import FROM_RECORD, REWARDS, RewardTerm
+from lpt_train.rewards import worker as worker_module
+from lpt_train.rewards.worker import HEADER, frame
+from manifests.errors import BadInputError
+
+BATCH = 16  # items of one message
+START_SECONDS = 60.0  # for a worker to import the reward's module
+MAX_REPLY = 1 << 20  # bytes; a reply holds a few numbers and one short message
+
+
+@dataclass(frozen=True)
+class Item:
+    """One completion to score, with the answer and the verifier's name that travel with its record."""
+
+    completion: str
+    answer: str
+    verifier: str = ""
+    prompt: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """The weighted total (None when any term could not score), the terms, and the reason for None."""
+
+    total: float | None
+    terms: tuple[float | None, ...]
+    reason: str = ""
+
+
+@dataclass
+class _Job:
+    term: int
+    items: list[int]
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen[bytes]
+    buffer: bytearray = field(default_factory=bytearray)
+    job: _Job | None = None
+    deadline: float = 0.0
+    ended: bool = False
+
+
+class RewardPool:
+    """A fixed number of worker processes that score items; a context manager.
+
+    ``seconds`` is the time limit of one item (and of one batch, before its items are tried singly); ``memory_mb``
+    bounds a worker's address space. ``network`` says how workers are kept off the network: ``namespace`` or ``audit
+    hook``. ``failures`` counts unscorable items by reason; ``examples`` keeps one message per reason. Not for
+    several threads.
+    """
+
+    def __init__(
+        self,
+        terms: Sequence[RewardTerm],
+        *,
+        workers: int = 2,
+        seconds: float = 5.0,
+        memory_mb: int = 4096,
+        log: Path | None = None,
+    ) -> None:
+        self.terms = tuple(terms)
+        self.seconds, self.memory_bytes = seconds, memory_mb << 20
+        self.failures: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        self.network = ""
+        self._log: IO[bytes] | None = log.open("ab") if log is not None else None
+        self._workers: list[_Worker] = []
+        try:
+            for _ in range(workers):
+                self._workers.append(self._start())
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> RewardPool:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all workers."""
+        for worker in self._workers:
+            _kill(worker)
+        self._workers.clear()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def score(self, items: Sequence[Item]) -> list[Score]:
+        """One score per item, in order; never raises for what a reward does."""
+        values: list[list[float | None]] = [[None] * len(self.terms) for _ in items]
+        reasons = [""] * len(items)
+        jobs = deque(
+            _Job(term, list(range(start, min(start + BATCH, len(items)))))
+            for term in range(len(self.terms))
+            for start in range(0, len(items), BATCH)
+        )
+        while jobs or any(worker.job is not None for worker in self._workers):
+            self._assign(jobs, items)
+            for worker, reply in self._wait():
+                job, worker.job = worker.job, None
+                assert job is not None
+                if len(job.items) > 1 and set(reply["reasons"]) & _RETRIED:
+                    jobs.extendleft(_Job(job.term, [item]) for item in reversed(job.items))
+                    continue
+                for item, value, reason in zip(job.items, reply["values"], reply["reasons"], strict=True):
+                    values[item][job.term] = value
+                    reasons[item] = reasons[item] or reason
+                    if reason and reply["detail"]:
+                        self.examples.setdefault(reason, reply["detail"])
+        self.failures.update(reason for reason in reasons if reason)
+        return [self._total(row, reason) for row, reason in zip(values, reasons, strict=True)]
+
+    def check(self, probes: Sequence[Item] = ()) -> None:
+        """Runs the canaries of each verifier in use and, for a function, a batch of probes out of the data.
+
+        Raises `BadInputError` when a canary gets another score than its own, when a function returns the wrong
+        number of values, or when it can score none of the probes.
+        """
+        for term in self.terms:
+            for name in [p.verifier for p in probes] if term.name == FROM_RECORD else [term.name]:
+                if name in REWARDS:
+                    self._check_canaries(name, term)
+        functions = [index for index, term in enumerate(self.terms) if term.is_function]
+        if not functions or not probes:
+            return
+        batch = list(probes[:BATCH]) * (1 if len(probes) > 1 else 2)
+        scores = self.score(batch)
+        for index in functions:
+            name = self.terms[index].name
+            if all(score.terms[index] is None for score in scores):
+                reason = next(score.reason for score in scores)
+                raise BadInputError(
+                    f"The reward {name} could not score any of {len(batch)} trial completions.",
+                    seen=f"{reason} {self.examples.get(reason, '')}".strip(),
+                    next=_ADVICE.get(reason, "Return a finite number, or None where a completion cannot be scored."),
+                )
+        self.failures.clear()
+
+    def _check_canaries(self, name: str, term: RewardTerm) -> None:
+        canaries = REWARDS[name].canaries
+        scores = self.score([Item(c.completion, c.answer, name) for c in canaries])
+        index = self.terms.index(term)
+        for canary, score in zip(canaries, scores, strict=True):
+            if score.terms[index] != canary.score:
+                raise BadInputError(
+                    f"The verifier {name} does not give a canary its known score; rewards cannot be trusted.",
+                    seen=f"{canary.completion!r} for {canary.answer!r}: {score.terms[index]} {score.reason}, "
+                    f"must be {canary.score}",
+                    next="Check that this installation of lpt is unchanged, and the time and memory limits of rewards.",
+                )
+        self.failures.clear()
+
+    def _total(self, row: list[float | None], reason: str) -> Score:
+        known = [value for value in row if value is not None]
+        if len(known) < len(row):
+            return Score(None, tuple(row), reason)
+        return Score(sum(term.weight * value for term, value in zip(self.terms, known, strict=True)), tuple(row))
+
+    def _start(self) -> _Worker:
+        process = subprocess.Popen(
+            [sys.executable, "-P", worker_module.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log if self._log is not None else subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        os.set_blocking(process.stdout.fileno(), False)
+        worker = _Worker(process)
+        settings = {
+            "path": [entry or os.getcwd() for entry in sys.path],
+            "terms": [term.name for term in self.terms],
+            "memory_bytes": self.memory_bytes,
+            "seconds": self.seconds,
+        }
+        deadline = time.monotonic() + START_SECONDS
+        _send(worker, frame(settings), deadline)
+        reply = None
+        while reply is None and time.monotonic() < deadline and process.poll() is None:
+            _readable([worker], 0.5)
+            reply = _receive(worker)
+        if reply is None or "error" in reply:
+            _kill(worker)
+            raise BadInputError(
+                "A reward could not be loaded in its worker process.",
+                seen=reply["error"] if reply else f"no answer; exit status {process.returncode}",
+                next="Check that the module can be imported from this folder, within the memory limit of rewards.",
+            )
+        self.network = reply["network"]
+        return worker
+
+    def _assign(self, jobs: deque[_Job], items: Sequence[Item]) -> None:
+        for position, worker in enumerate(self._workers):
+            if not jobs or worker.job is not None:
+                continue
+            if worker.process.poll() is not None:
+                _kill(worker)
+                worker = self._workers[position] = self._start()
+            worker.job = jobs.popleft()
+            chosen = [items[i] for i in worker.job.items]
+            columns = {
+                "completions": [item.completion for item in chosen],
+                "answers": [item.answer for item in chosen],
+                "verifiers": [item.verifier for item in chosen],
+                "prompts": [item.prompt for item in chosen],
+            }
+            worker.deadline = time.monotonic() + self.seconds
+            _send(worker, frame({"term": worker.job.term, "columns": columns}), worker.deadline)
+
+    def _wait(self) -> list[tuple[_Worker, dict[str, Any]]]:
+        """What busy workers answered; one that ended or ran out of time is killed and answers with the reason."""
+        busy = [worker for worker in self._workers if worker.job is not None]
+        first = min(worker.deadline for worker in busy)
+        ready = _readable(busy, first - time.monotonic())
+        done: list[tuple[_Worker, dict[str, Any]]] = []
+        for worker in busy:
+            assert worker.job is not None
+            n = len(worker.job.items)
+            reply = _receive(worker) if worker.process.stdout in ready else None
+            if reply is not None and len(reply["values"]) == len(reply["reasons"]) == n:
+                done.append((worker, reply))
+                continue
+            if reply is not None or worker.ended:
+                reason = "process_ended"
+            elif time.monotonic() >= worker.deadline:
+                reason = "time_limit_passed"
+            else:
+                continue
+            _kill(worker)
+            done.append((worker, {"values": [None] * n, "reasons": [reason] * n, "detail": ""}))
+        return done
+
+
+def _readable(workers: Iterable[_Worker], seconds: float) -> list[IO[bytes] | None]:
+    """The output pipes with bytes or an end of file, within so many seconds."""
+    poll = select.poll()
+    pipes = {worker.process.stdout.fileno(): worker.process.stdout for worker in workers if worker.process.stdout}
+    for descriptor in pipes:
+        poll.register(descriptor, select.POLLIN)
+    return [pipes[descriptor] for descriptor, _ in poll.poll(max(0, int(seconds * 1000) + 1))]
+
+
+def _send(worker: _Worker, data: bytes, deadline: float) -> None:
+    """Writes a message; gives up at the deadline or when nobody reads (the wait that follows finds out why)."""
+    assert worker.process.stdin is not None
+    descriptor, view = worker.process.stdin.fileno(), memoryview(data)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    while view and time.monotonic() < deadline:
+        poll.poll(100)
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            continue
+        except BrokenPipeError:
+            return
+
+
+def _receive(worker: _Worker) -> dict[str, Any] | None:
+    """The worker's message if all of it has come; marks a worker whose pipe ended or whose message is no message."""
+    assert worker.process.stdout is not None
+    try:
+        chunk = os.read(worker.process.stdout.fileno(), MAX_REPLY)
+    except BlockingIOError:
+        return None
+    worker.buffer += chunk
+    size = HEADER.unpack_from(worker.buffer)[0] if len(worker.buffer) >= HEADER.size else 0
+    if not chunk or size > MAX_REPLY:
+        worker.ended = True
+        return None
+    if size == 0 or len(worker.buffer) < HEADER.size + size:
+        return None
+    body = bytes(worker.buffer[HEADER.size : HEADER.size + size])
+    worker.buffer.clear()
+    try:
+        return json.loads(body)
+    except ValueError:
+        worker.ended = True
+        return None
+
+
+def _kill(worker: _Worker) -> None:
+    """Ends the worker and whatever it started, and closes its pipes."""
+    process = worker.process
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+_RETRIED = {"time_limit_passed", "process_ended", "error_raised", "memory_limit_reached"}
+_ADVICE = {
+    "wrong_length": "Return a list with exactly one value for each completion.",
+    "time_limit_passed": "Make the function faster, or allow more time with --set reward_timeout=SECONDS.",
+    "memory_limit_reached": "Use less memory, or allow more with --set reward_memory_mb=MEGABYTES.",
+    "process_ended": "Find what ends the process; its messages are in rewards.log of the run's folder.",
+}
