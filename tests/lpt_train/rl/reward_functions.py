@@ -76,7 +76,8 @@ def heavy_modules(completions, answers):
 
 
 def prints(completions, answers):
-    print("x" * 100_000, flush=True)
+    sys.stdout.write("x" * 100_000)
+    sys.stdout.flush()
     os.write(1, b"straight to standard output")
     return [1.0] * len(completions)
 
