@@ -1,0 +1,235 @@
+"""Check rows against a contract: metrics with the rows behind them, judged by a policy.
+
+    report = audit({"train": Dataset.open(["train.jsonl"], kind="sft")}, "sft")
+    report.verdict, report.rows("sft.roles.bad_share")
+
+Nothing is changed or dropped. A check that cannot run is `skipped` with its reason, one that breaks is `error`; neither
+counts as a pass. `not_checked` also names what no check here looks for.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lpt_data.contracts import CONTRACTS
+from lpt_data.contracts.common import Encoder, Finding, Outcome, Verifier, share
+from lpt_data.contracts.groups import COMMON_MEASURES, benchmark_hits
+from lpt_data.contracts.reference import read_against, read_benchmark
+from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey, survey_split
+from lpt_data.dataset import Dataset
+from lpt_data.progress import Progress
+from manifests.digests import content_root, key_root, order_sha256
+from manifests.errors import UsageError
+from manifests.policy import Check, Metric, Policy, evaluate, exit_code, load_policy
+
+EXAMPLES = 5  # rows shown with a metric; `rows(check)` has all of them
+# What no check looks for yet. A reader of a green report must not believe otherwise.
+UNSEEN = (
+    "near-duplicates between splits",
+    "contamination by n-grams or by meaning (whole questions only)",
+    "personal data and secrets",
+    "language",
+    "pass rate of the prompts under a model",
+)
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What an audit measured. `outcomes` holds every finding; `metrics` and `checks` are what manifests keep."""
+
+    survey: Survey
+    policy: Policy
+    outcomes: Mapping[str, Outcome]
+    metrics: tuple[Metric, ...]
+    checks: tuple[Check, ...]
+    verdict: str
+    not_checked: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 accept, 3 tune, 4 reject, 5 a required check did not run."""
+        return exit_code(self.verdict, self.checks)
+
+    def rows(self, check_id: str) -> list[dict[str, Any]]:
+        """Return every row behind a check, in the order of the input: split, row, file, line, record_id, detail."""
+        outcome = self.outcomes.get(check_id)
+        if outcome is None:
+            raise UsageError("no such check", seen=check_id, next=f"one of: {', '.join(sorted(self.outcomes))}")
+        return [as_row(f) for f in outcome.findings]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as one JSON object."""
+        return {
+            "verdict": self.verdict,
+            "contract": self.survey.contract.name,
+            "key": self.survey.normaliser,
+            "checks": [asdict(c) for c in self.checks],
+            "metrics": [asdict(m) for m in self.metrics],
+            "splits": {
+                s.name: {
+                    "rows_in": s.rows_in,
+                    "rows": len(s),
+                    "quarantined": len(s.quarantined),
+                    "content_root": content_root(s.ids).root,
+                    "order_sha256": order_sha256(s.ids),
+                    "key_root": key_root(s.keys).root,
+                }
+                for s in self.survey.splits
+            },
+            "policy": {"name": self.policy.name, "digest": self.policy.digest},
+            "not_checked": list(self.not_checked),
+        }
+
+
+def audit(
+    datasets: Mapping[str, Dataset],
+    contract: str,
+    *,
+    encode: Encoder | None = None,
+    max_length: int | None = None,
+    verifiers: Mapping[str, Verifier] | None = None,
+    against: Sequence[str] | None = None,
+    benchmarks: Mapping[str, Sequence[str]] | None = None,
+    key: str | None = None,
+    policy: str | Path | None = None,
+    progress: Progress | None = None,
+) -> AuditReport:
+    """Measure every check of `contract` on the splits and judge them by `policy` (the contract's own when None).
+
+    `key` names the normaliser or the column of the canonical key; None takes the contract's. `max_length` is in tokens.
+    Raises what the readers raise for files that cannot be read at all, and UsageError for an unknown contract.
+    """
+    chosen = contract_of(contract)
+    if not datasets:
+        raise UsageError("there is nothing to audit", seen="no split was given", next="name at least one file")
+    judged_by = load_policy(policy, chosen.name)  # before the rows: a typing error in it should not cost a pass
+    normaliser = key or chosen.default_key
+    lent = Instruments(
+        encode=encode,
+        max_length=max_length,
+        verifiers=verifiers,
+        against=read_against(against, chosen, normaliser) if against else None,
+        benchmarks=tuple(read_benchmark(name, paths, _by_question(chosen)) for name, paths in (benchmarks or {}).items()),
+    )
+    splits = tuple(survey_split(name, data, chosen, normaliser, lent, progress) for name, data in datasets.items())
+    survey = Survey(chosen, normaliser, splits, lent)
+    return _report(survey, judged_by)
+
+
+def contract_of(name: str) -> Contract:
+    """Return the contract of that name or raise UsageError."""
+    if name not in CONTRACTS:
+        raise UsageError("no such contract", seen=name, next=f"--contract {' | '.join(CONTRACTS)}")
+    return CONTRACTS[name]
+
+
+def _by_question(first: Contract) -> tuple[Contract, ...]:
+    """Return the contracts in the order in which a benchmark's layout is tried: prompts with answers, chats, then text."""
+    return tuple(CONTRACTS[n] for n in ("rlvr", "sft", "text"))
+
+
+def _report(survey: Survey, policy: Policy) -> AuditReport:
+    outcomes = {name: _run(measure, survey) for name, measure in _measures(survey).items()}
+    outcomes = _located(survey, outcomes)
+    metrics = tuple(_metric(name, outcome) for name, outcome in outcomes.items())
+    checks, verdict = evaluate(policy, metrics)
+    dressed = tuple(_dressed(check, survey, outcomes) for check in checks)
+    skipped = tuple(f"{m.id}: {m.reason}" for m in metrics if m.status != "ok")
+    return AuditReport(survey, policy, outcomes, metrics, dressed, verdict, skipped + UNSEEN)
+
+
+def _measures(survey: Survey) -> dict[str, Measure]:
+    rules = {name: _rule_share(name) for name in survey.contract.rules}
+    named = {f"contamination.{b.name}.key_hits": benchmark_hits(b) for b in survey.lent.benchmarks}
+    return {**COMMON_MEASURES, **named, **rules, **survey.contract.measures}
+
+
+def _rule_share(name: str) -> Measure:
+    def measure(survey: Survey) -> Outcome:
+        if reason := survey.broken(name):
+            return Outcome(None, survey.n, status="error", reason=reason)
+        findings = tuple(survey.faults(name))
+        return Outcome(share(len(findings), survey.n), survey.n, findings)
+
+    return measure
+
+
+def _run(measure: Measure, survey: Survey) -> Outcome:
+    try:
+        return measure(survey)
+    except Exception as error:  # a measure that breaks is an error in the report, never a pass and never a lost report
+        return Outcome(None, survey.n, status="error", reason=f"{type(error).__name__}: {error}")
+
+
+def _located(survey: Survey, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """Return the outcomes with file and line filled in; costs a second read of the splits that have findings."""
+    places = {
+        part.name: locate(
+            part.dataset,
+            {f.row for o in outcomes.values() for f in o.findings if f.split == part.name and not f.file},
+        )
+        for part in survey.splits
+    }
+    placed = {}
+    for name, outcome in outcomes.items():
+        findings = tuple(
+            f if f.file or f.row not in places[f.split] else replace(f, file=places[f.split][f.row][0], line=places[f.split][f.row][1])
+            for f in outcome.findings
+        )
+        placed[name] = replace(outcome, findings=findings)
+    return placed
+
+
+def locate(dataset: Dataset, rows: set[int]) -> dict[int, tuple[str, int]]:
+    """Return file and 1-based line of the given rows of a dataset."""
+    found: dict[int, tuple[str, int]] = {}
+    if not rows:
+        return found
+    wanted = np.fromiter(rows, np.int64, len(rows))
+    for batch in dataset.batches():
+        for index in np.flatnonzero(np.isin(batch.rows, wanted)):
+            found[int(batch.rows[index])] = (str(dataset.files[batch.file].path), int(batch.lines[index]))
+        if len(found) == len(rows):
+            break
+    return found
+
+
+def _metric(name: str, outcome: Outcome) -> Metric:
+    examples = [as_row(f) for f in outcome.findings[:EXAMPLES]]
+    return Metric(id=name, value=outcome.value, n=outcome.n, status=outcome.status, reason=outcome.reason, rows=examples)
+
+
+def as_row(finding: Finding) -> dict[str, Any]:
+    """Return a finding as the columns of `failing_rows.parquet`, its check left out."""
+    return asdict(finding)
+
+
+def _dressed(check: Check, survey: Survey, outcomes: Mapping[str, Outcome]) -> Check:
+    """Return the check with the placeholders of its next command filled in, and the estimated effect behind it."""
+    said = check.next
+    longer = (survey.lent.max_length or 0) * 2
+    for name, value in {
+        "inputs": inputs_text(survey),
+        "contract": survey.contract.name,
+        "id": check.id,
+        "key": survey.normaliser,
+        "tokenizer": shlex.quote(survey.lent.encode.name) if survey.lent.encode else "TOKENIZER",
+        "longer": str(longer or "N"),
+    }.items():
+        said = said.replace("{" + name + "}", value)
+    effect = outcomes[check.id].effect if check.id in outcomes else ""
+    return replace(check, next=f"{said}  (estimated: {effect})" if said and effect else said)
+
+
+def inputs_text(survey: Survey) -> str:
+    """Return the inputs as they are typed after `lpt data audit`."""
+    named = [(s.name, str(f.path)) for s in survey.splits for f in s.dataset.files]
+    if len(survey.splits) == 1:
+        return " ".join(shlex.quote(path) for _, path in named)
+    return " ".join(shlex.quote(f"{name}={path}") for name, path in named)

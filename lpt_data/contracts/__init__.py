@@ -1,0 +1,14 @@
+"""Contracts: what rows of one kind have to keep before anything trains on them. One module each, one line in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lpt_data.contracts import rlvr, sft, text
+from lpt_data.contracts.survey import Contract
+
+CONTRACTS: Mapping[str, Contract] = {
+    "text": text.CONTRACT,
+    "sft": sft.CONTRACT,
+    "rlvr": rlvr.CONTRACT,
+}

@@ -1,0 +1,164 @@
+"""What every contract shares: the words of a check, the protocols of injected judges, and the rules on characters.
+
+A *rule* looks at one record and returns what is wrong with it, or None. A *measure* looks at the whole survey and returns an
+`Outcome`. A contract is two visible tables of those. Nothing here knows thresholds: a policy turns values into a verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+Record: TypeAlias = Mapping[str, Any]
+DETAIL_LIMIT = 240  # characters of a finding's detail: enough to act on, too few to flood a terminal
+
+
+class Encoded(Protocol):
+    """A rendered conversation: token ids and, for each, 1 where it counts in the loss."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Token ids, length T."""
+
+    @property
+    def loss_mask(self) -> Sequence[int]:
+        """1 for supervised tokens, length T."""
+
+
+class Encoder(Protocol):
+    """A tokenizer with its chat template; raises an `LptError` for a conversation that it cannot render.
+
+    Optional attributes are used where present: `bos_token_id: int | None` (its own or its `tokenizer`'s), `stop_ids`
+    (a collection of token ids) and `encode_prompt(messages) -> list[int]`. Where one is absent the check that needs it is
+    skipped, and says so.
+    """
+
+    name: str
+    fingerprint: str
+    template_sha256: str
+
+    def encode(self, messages: list[dict[str, Any]], tools: str | None = None) -> Encoded:
+        """Return ids and loss mask of the whole conversation, untruncated."""
+
+
+class Verifier(Protocol):
+    """The judge that will score rollouts.
+
+    Optional: `gold_completion(answer) -> str | None` writes a completion that must score 1, `wrong_completion(answer)` one
+    that must score 0.
+    """
+
+    def parse_gold(self, answer: str) -> bool:
+        """Return True when the verifier can read this gold answer."""
+
+    def score(self, completion: str, answer: str) -> float | None:
+        """Return the reward of a completion, or None when it could not be scored."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row behind a check: `row` counts every row of the split's input, the quarantined ones included."""
+
+    split: str
+    row: int
+    record_id: str  # lower-case hex, "" for a row that never became a record
+    detail: str
+    file: str = ""
+    line: int | None = None  # 1-based line (or item) of the file, None where it is not known
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one measure. `value` is None unless `status` is "ok"; `reason` says why, or comments on the value."""
+
+    value: float | None
+    n: int
+    findings: tuple[Finding, ...] = ()
+    status: Literal["ok", "error", "skipped"] = "ok"
+    reason: str = ""
+    effect: str = ""  # an estimate of what the next command would change
+
+
+Rule: TypeAlias = Callable[[Record], str | None]
+
+
+def skipped(reason: str, n: int = 0) -> Outcome:
+    """Return the outcome of a check that could not run; it never counts as a pass."""
+    return Outcome(None, n, status="skipped", reason=reason)
+
+
+def share(bad: int, n: int) -> float:
+    """Return bad / n, and 0.0 for n = 0 (an empty split is the business of `rows.empty_splits`)."""
+    return bad / n if n else 0.0
+
+
+def printable(text: str, limit: int = DETAIL_LIMIT) -> str:
+    """Return text cut to `limit` characters with control and format characters escaped: details end on terminals."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Yield every string value inside a canonical record, depth first; object names are not values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from strings(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from strings(inner)
+
+
+# White space of str.strip() plus the zero-width characters that it leaves.
+_BLANK = "".join(chr(c) for c in range(0x3001) if chr(c).isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
+
+
+def is_blank(text: Any) -> bool:
+    """Return True for absent text and for text of white space and zero-width characters alone."""
+    return not isinstance(text, str) or not text.strip(_BLANK)
+
+
+NUL = re.compile(r"\x00")
+# Tab, line feed, carriage return and form feed are white space in real documents; ESC, DEL and the C1 block are not text.
+CONTROL = re.compile(r"[\x01-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
+# UTF-8 read with a one-byte code page: lead byte C3, C2 or E2 80 shows as "\xc3", "\xc2" or "\xe2\u20ac", followed by what
+# Latin-1 or Windows-1252 show for a continuation byte.
+MOJIBAKE = re.compile(
+    r"\xc3[\x80-\xbf\u20ac\u0192\u2020\u2021\u02c6\u2030\u0160\u2039\u0152]"
+    r"|\xc2[\x80-\xbf]"
+    r"|\xe2\u20ac[\x80-\xbf\u2122\u0153\u02dc\u201c\u201d\u2013\u2014\u0161\u2026]"
+)
+
+
+def _first_match(pattern: re.Pattern[str], record: Record, what: str) -> str | None:
+    for text in strings(record):
+        found = pattern.search(text)
+        if found:
+            around = text[max(0, found.start() - 20) : found.end() + 20]
+            return f"{what} at character {found.start()}: {around!r}"
+    return None
+
+
+def nul_character(record: Record) -> str | None:
+    """A NUL inside a string: C tokenizers and databases end the text there."""
+    return _first_match(NUL, record, "NUL")
+
+
+def control_character(record: Record) -> str | None:
+    """A control character other than white space, or U+FFFD, the mark of a decoding that already lost bytes."""
+    return _first_match(CONTROL, record, "control character or U+FFFD")
+
+
+def mojibake(record: Record) -> str | None:
+    """UTF-8 decoded with a one-byte code page, as in the two characters that stand where an e-acute was."""
+    return _first_match(MOJIBAKE, record, "mojibake")
+
+
+CHARACTER_RULES: dict[str, Rule] = {
+    "characters.nul_share": nul_character,
+    "characters.control_share": control_character,
+    "characters.mojibake_share": mojibake,
+}

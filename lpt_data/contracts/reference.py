@@ -1,0 +1,74 @@
+"""Reading what the audited rows must not repeat: reference rows (`--against`) and benchmarks (`--benchmark NAME=PATH`).
+
+A benchmark is compared by its whole questions, normalised. Overlap of word n-grams and of meaning is not looked for here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lpt_data.contracts.survey import Contract, Reference, question_hash
+from lpt_data.dataset import Dataset
+from lpt_data.io import expand
+from lpt_data.keys import canonical_key, key_hash
+from manifests.canon import record_id
+from manifests.digests import bytes_sha256
+from manifests.errors import BadInputError, LptError
+
+# Where a benchmark that has none of the known layouts keeps its questions, first that is there.
+QUESTION_COLUMNS = ("question", "prompt", "problem", "instruction", "text")
+
+
+def sources(dataset: Dataset) -> tuple[dict[str, Any], ...]:
+    """Return path, bytes and sha256 of each file of a dataset: what pins a reference to its revision."""
+    return tuple({"path": str(f.path), "bytes": f.bytes, "sha256": bytes_sha256(f.path)} for f in dataset.files)
+
+
+def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> Reference:
+    """Read reference rows of the same contract into maps from record id and canonical key to row."""
+    dataset = Dataset.open(paths, kind=contract.name)
+    records: dict[bytes, int] = {}
+    keys: dict[bytes, int] = {}
+    for row, record, extra in dataset.records():
+        records.setdefault(record_id(contract.name, record), row)
+        keys.setdefault(key_hash(canonical_key(contract.name, record, extra, normaliser), normaliser), row)
+    unread = len(dataset.quarantined())
+    items = dataset.rows_in - unread
+    error = "" if items else f"no row of the reference could be read ({unread} quarantined)"
+    return Reference("the reference", items, sources(dataset), records, keys, error=error)
+
+
+def read_benchmark(name: str, paths: Sequence[str], contracts: Iterable[Contract]) -> Reference:
+    """Read the questions of a benchmark in whatever layout it has; raise BadInputError when no column holds questions."""
+    expand(paths)  # a missing file is answered as a missing file, not as a layout that does not fit
+    tried: list[str] = []
+    for contract in contracts:
+        try:
+            dataset = Dataset.open(paths, kind=contract.name)
+            return _questions(name, dataset, contract)
+        except LptError as error:
+            tried.append(f"{contract.name}: {error.what}")
+    text = next(c for c in contracts if c.name == "text")
+    for column in QUESTION_COLUMNS:
+        try:
+            return _questions(name, Dataset.open(paths, kind="text", text_column=column), text)
+        except LptError as error:
+            tried.append(f"column {column}: {error.what}")
+    raise BadInputError(
+        f"the benchmark {name} has no questions that could be read",
+        seen="; ".join(tried),
+        next=f"rename the column that holds them to one of: {', '.join(QUESTION_COLUMNS)}",
+    )
+
+
+def _questions(name: str, dataset: Dataset, contract: Contract) -> Reference:
+    found: dict[bytes, int] = {}
+    for row, record, _ in dataset.records():
+        for question in contract.parts(record).questions:
+            found.setdefault(question_hash(question), row)
+    unread = len(dataset.quarantined())
+    if not found and unread:
+        raise BadInputError(f"none of its {unread} rows could be read", seen=dataset.quarantined()[0].reason)
+    items = dataset.rows_in - unread
+    return Reference(name, items, sources(dataset), questions=found)

@@ -1,0 +1,159 @@
+"""Supervised fine-tuning: conversations whose assistant turns are the lesson.
+
+What it does not do: judge whether an answer is right or good, look for personal data, or compare by meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from lpt_data.contracts import groups, rendered
+from lpt_data.contracts.common import CHARACTER_RULES, Record, Rule, is_blank
+from lpt_data.contracts.survey import Contract, Parts
+
+ROLES = ("system", "user", "assistant", "tool")
+# What may stand before a turn. None is the start of the conversation; a tool speaks after a tool call alone (see role_fault).
+MAY_FOLLOW: dict[str, tuple[str | None, ...]] = {
+    "system": (None,),
+    "user": (None, "system", "assistant"),
+    "assistant": ("user", "tool"),
+    "tool": ("assistant", "tool"),
+}
+# Turn markers of the common chat templates: inside content they end or forge a turn once the template is applied.
+RESERVED = re.compile(
+    r"<\|(?:im_start|im_end|im_sep|endoftext|eot_id|eom_id|start_header_id|end_header_id|begin_of_text|end_of_text"
+    r"|system|user|assistant|end)\|>|<(?:start|end)_of_turn>|\[/?INST\]"
+)
+
+
+def role_fault(record: Record) -> str | None:
+    """The first break of turn order: system only first, user and assistant in turns, tool after a tool call, assistant last."""
+    messages = record["messages"]
+    before: str | None = None
+    calling = False
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        if role not in ROLES:
+            return f"turn {index}: unknown role {role!r}"
+        if before not in MAY_FOLLOW[role]:
+            return f"turn {index}: {role} after {before or 'the start'}"
+        if role == "tool" and not calling:
+            return f"turn {index}: tool without a tool call before it"
+        if role != "tool":
+            calling = bool(message.get("tool_calls"))
+        before = role
+    if before != "assistant":
+        return f"ends with {before or 'nothing'}, not with assistant"
+    return None
+
+
+def empty_turn(record: Record) -> str | None:
+    """The first turn without visible text. A call without words and a tool that returned nothing are no faults."""
+    for index, message in enumerate(record["messages"]):
+        if message.get("role") == "tool" or message.get("tool_calls"):
+            continue
+        if is_blank(message.get("content")):
+            return f"turn {index}: {message.get('role')} is empty"
+    return None
+
+
+def _tool_names(tools: str | None) -> set[str] | str:
+    """Return the declared tool names, or a sentence saying why the declaration cannot be read."""
+    if tools is None:
+        return set()
+    try:
+        declared = orjson.loads(tools)
+    except orjson.JSONDecodeError as error:
+        return f"tools is not JSON: {error}"
+    if not isinstance(declared, list):
+        return f"tools is a {type(declared).__name__}, not a list"
+    names = set()
+    for index, tool in enumerate(declared):
+        body = tool.get("function", tool) if isinstance(tool, dict) else None
+        if not isinstance(body, dict) or not isinstance(body.get("name"), str):
+            return f"tools[{index}] has no name"
+        names.add(body["name"])
+    return names
+
+
+def _call_fault(call: Record, names: set[str], open_ids: set[str]) -> str | None:
+    """Check one call and add its id to `open_ids`."""
+    function = call.get("function") or {}
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        return "call without a name"
+    if names and name not in names:
+        return f"calls {name!r}, which tools does not declare"
+    try:
+        arguments = orjson.loads(function.get("arguments") or "")
+    except orjson.JSONDecodeError:
+        return f"arguments of {name!r} are not JSON"
+    if not isinstance(arguments, dict):
+        return f"arguments of {name!r} are a {type(arguments).__name__}, not an object"
+    if (call_id := call.get("id")) is not None:
+        if call_id in open_ids:
+            return f"call id {call_id!r} occurs twice"
+        open_ids.add(call_id)
+    return None
+
+
+def tool_call_fault(record: Record) -> str | None:
+    """The first call or result that does not fit: name declared, arguments a JSON object, ids paired, no call left open."""
+    names = _tool_names(record.get("tools"))
+    if isinstance(names, str):
+        return names
+    open_ids: set[str] = set()
+    for index, message in enumerate(record["messages"]):
+        if message.get("role") == "tool":
+            if (call_id := message.get("tool_call_id")) is None:
+                continue
+            if call_id not in open_ids:
+                return f"turn {index}: result for {call_id!r}, which no open call has"
+            open_ids.discard(call_id)
+            continue
+        if open_ids:
+            return f"turn {index}: call {min(open_ids)!r} was not answered"
+        for call in message.get("tool_calls") or ():
+            if fault := _call_fault(call, names, open_ids):
+                return f"turn {index}: {fault}"
+    return None
+
+
+def reserved_token(record: Record) -> str | None:
+    """A turn marker of a chat template inside a message."""
+    for index, message in enumerate(record["messages"]):
+        found = RESERVED.search(message.get("content") or "")
+        if found:
+            return f"turn {index}: {found.group()!r} in the text of {message.get('role')}"
+    return None
+
+
+def parts(record: Record) -> Parts:
+    """Split a conversation into what is asked (all before the last turn, and the tools) and what is learned (the last turn)."""
+    messages: list[dict[str, Any]] = list(record["messages"])
+    questions = [m["content"] for m in messages if m.get("role") == "user" and isinstance(m.get("content"), str)]
+    return Parts([messages[:-1], record.get("tools")], messages[-1:], questions)
+
+
+RULES: dict[str, Rule] = {
+    "sft.roles.bad_share": role_fault,
+    "sft.turns.empty_share": empty_turn,
+    "sft.tool_calls.bad_share": tool_call_fault,
+    "sft.reserved_tokens.share": reserved_token,
+    **CHARACTER_RULES,
+}
+MEASURES = {
+    "sft.inputs.duplicated_share": groups.duplicated_inputs,
+    "sft.inputs.conflicting_share": groups.conflicting_outputs,
+    "sft.render.failed_share": rendered.render_failures,
+    "sft.truncation.rate": rendered.truncation_rate,
+    "sft.truncation.tokens_lost_share": rendered.tokens_lost,
+    "sft.supervised.share": rendered.supervised_share,
+    "sft.supervised.zero_rows": rendered.zero_supervised,
+    "sft.stop.unsupervised_share": rendered.unsupervised_stops,
+    "sft.bos.double_share": rendered.double_bos,
+}
+CONTRACT = Contract("sft", default_key="text", parts=parts, render=rendered.conversation, rules=RULES, measures=MEASURES)

@@ -1,0 +1,280 @@
+"""One pass over each split: fixed-size facts per row, and what the rules of the contract found.
+
+All that the measures need later is here, so that a million conversations are read and parsed once. Per row it holds two
+32-byte digests (record, canonical key), two 16-byte digests (what is asked, what is learned), and three integers when a
+tokenizer is given; the text itself is not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import orjson
+
+from lpt_data.contracts.common import Encoder, Finding, Outcome, Record, Rule, Verifier, printable
+from lpt_data.dataset import Dataset, Quarantine
+from lpt_data.keys import canonical_key, key_hash
+from lpt_data.progress import Progress, silent
+from manifests.canon import record_ids
+from manifests.errors import LptError
+
+BATCH = 1024  # records whose ids are computed together
+# An encoder refuses a row with a reason; these two have a check of their own, the others are failures to render.
+GATE_OF_REASON = {"two_start_tokens": "bos", "no_stop_token": "stop"}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A record seen as a task: `asked` and `learned` are any JSON values, `questions` the texts a benchmark could contain."""
+
+    asked: Any
+    learned: Any
+    questions: list[str]
+
+
+@dataclass(frozen=True)
+class RowTokens:
+    """Token counts of one rendered row; `faults` maps a gate ("bos", "stop") to what is wrong."""
+
+    length: int
+    supervised: int
+    kept: int  # supervised tokens inside the first max_length tokens
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the verifier said of one row: check id -> fault or None. `missing` names a verifier that was not given."""
+
+    results: Mapping[str, str | None] = field(default_factory=dict)
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Rows that the audited splits must not repeat: other splits, or the questions of a benchmark."""
+
+    name: str
+    items: int  # rows read
+    sources: tuple[dict[str, Any], ...]  # path, bytes, sha256 of each file
+    records: Mapping[bytes, int] = field(default_factory=dict)  # record id -> row
+    keys: Mapping[bytes, int] = field(default_factory=dict)  # canonical key hash -> row
+    questions: Mapping[bytes, int] = field(default_factory=dict)  # normalised question hash -> row
+    error: str = ""  # why it could not be read; its checks are then errors
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What the caller lends for the checks that need more than the rows."""
+
+    encode: Encoder | None = None
+    max_length: int | None = None  # tokens
+    verifiers: Mapping[str, Verifier] | None = None
+    against: Reference | None = None
+    benchmarks: tuple[Reference, ...] = ()
+
+
+@dataclass
+class SplitSurvey:
+    """The facts of one split. Position p is the p-th record; `rows[p]` its row in the input."""
+
+    name: str
+    dataset: Dataset
+    rows: np.ndarray  # int64 [n]
+    ids: np.ndarray  # uint8 [n, 32]
+    keys: np.ndarray  # uint8 [n, 32]
+    asked: np.ndarray  # uint8 [n, 16]
+    learned: np.ndarray  # uint8 [n, 16]
+    tokens: np.ndarray  # int64 [m, 4]: position, length, supervised, kept
+    faults: dict[str, list[tuple[int, str]]]  # rule id or gate -> (position, detail)
+    broken: dict[str, str]  # rule id or gate -> the exception that stopped it
+    judged: Counter[str]  # check id -> rows the verifier was asked about
+    missing: Counter[str]  # verifier name -> rows that name it
+    hits: dict[str, list[tuple[int, int]]]  # benchmark -> (position, item)
+    quarantined: list[Quarantine]
+    rows_in: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def finding(self, position: int, detail: str) -> Finding:
+        """Return the finding of one record."""
+        return Finding(self.name, int(self.rows[position]), self.ids[position].tobytes().hex(), printable(detail))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The facts of all splits of one audit."""
+
+    contract: Contract
+    normaliser: str
+    splits: tuple[SplitSurvey, ...]
+    lent: Instruments
+
+    @property
+    def n(self) -> int:
+        """Records over all splits."""
+        return sum(len(s) for s in self.splits)
+
+    def faults(self, name: str) -> Iterator[Finding]:
+        """Yield the findings of one rule or gate over all splits."""
+        for part in self.splits:
+            for position, detail in part.faults.get(name, ()):
+                yield part.finding(position, detail)
+
+    def broken(self, name: str) -> str:
+        """Return why a rule or gate could not finish, "" when it did."""
+        return next((s.broken[name] for s in self.splits if name in s.broken), "")
+
+
+Measure: TypeAlias = Callable[[Survey], Outcome]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a kind of data has to keep: rules for each row, measures over all rows, and how a row is read as a task."""
+
+    name: str  # also the kind of its canonical records
+    default_key: str
+    parts: Callable[[Record], Parts]
+    rules: Mapping[str, Rule]
+    measures: Mapping[str, Measure]
+    render: Callable[[Record, Encoder, int | None], RowTokens] | None = None
+    judge: Callable[[Record, Mapping[str, Verifier]], Judgement] | None = None
+
+
+def short_hash(value: Any) -> bytes:
+    """Return 16 bytes that identify a JSON value; key order does not matter."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).digest()[:16]
+
+
+def question_hash(text: str) -> bytes:
+    """Return the hash of a question as benchmarks are compared: normalised as text, whole."""
+    return key_hash(canonical_key("text", {"text": text}, {}, "text"), "text")
+
+
+class _Collector:
+    """Growing columns of one split; `survey_split` drives it and nothing else does."""
+
+    def __init__(self, contract: Contract, normaliser: str, lent: Instruments) -> None:
+        self.contract, self.normaliser, self.lent = contract, normaliser, lent
+        self.rules = dict(contract.rules)
+        self.rows: list[int] = []
+        self.ids, self.keys, self.asked, self.learned = bytearray(), bytearray(), bytearray(), bytearray()
+        self.tokens: list[tuple[int, int, int, int]] = []
+        self.faults: dict[str, list[tuple[int, str]]] = {}
+        self.broken: dict[str, str] = {}
+        self.judged: Counter[str] = Counter()
+        self.missing: Counter[str] = Counter()
+        self.hits: dict[str, list[tuple[int, int]]] = {}
+        self.waiting: list[Record] = []
+
+    def add(self, row: int, record: Record, extra: Mapping[str, Any]) -> None:
+        position = len(self.rows)
+        self.rows.append(row)
+        self.waiting.append(record)
+        if len(self.waiting) == BATCH:
+            self.flush()
+        self.keys += key_hash(canonical_key(self.contract.name, record, extra, self.normaliser), self.normaliser)
+        parts = self.contract.parts(record)
+        self.asked += short_hash(parts.asked)
+        self.learned += short_hash(parts.learned)
+        self.apply_rules(position, record)
+        self.look_up(position, parts.questions)
+        if self.lent.encode is not None and self.contract.render is not None:
+            self.render(position, record, self.lent.encode)
+        if self.lent.verifiers is not None and self.contract.judge is not None:
+            self.judge(position, record, self.lent.verifiers)
+
+    def flush(self) -> None:
+        self.ids += record_ids(self.contract.name, self.waiting).tobytes()
+        self.waiting.clear()
+
+    def fault(self, name: str, position: int, detail: str) -> None:
+        self.faults.setdefault(name, []).append((position, detail))
+
+    def apply_rules(self, position: int, record: Record) -> None:
+        for name, rule in list(self.rules.items()):
+            try:
+                detail = rule(record)
+            except Exception as error:  # a rule that breaks is an error in the report, never a pass
+                self.broken[name] = f"row {self.rows[position]}: {type(error).__name__}: {error}"
+                del self.rules[name]
+                continue
+            if detail is not None:
+                self.fault(name, position, detail)
+
+    def look_up(self, position: int, questions: list[str]) -> None:
+        if not self.lent.benchmarks:
+            return
+        for hashed in {question_hash(q) for q in questions}:
+            for benchmark in self.lent.benchmarks:
+                if (item := benchmark.questions.get(hashed)) is not None:
+                    self.hits.setdefault(benchmark.name, []).append((position, item))
+
+    def render(self, position: int, record: Record, encode: Encoder) -> None:
+        if self.contract.render is None or "render" in self.broken:
+            return
+        try:
+            tokens = self.contract.render(record, encode, self.lent.max_length)
+        except LptError as error:
+            gate = GATE_OF_REASON.get(getattr(error, "reason", ""), "render")
+            self.fault(gate, position, f"{error.what}: {error.seen}" if error.seen else error.what)
+            return
+        except Exception as error:  # the encoder itself broke: no number that rests on it can be trusted
+            self.broken["render"] = f"row {self.rows[position]}: {type(error).__name__}: {error}"
+            return
+        self.tokens.append((position, tokens.length, tokens.supervised, tokens.kept))
+        for gate, detail in tokens.faults.items():
+            self.fault(gate, position, detail)
+
+    def judge(self, position: int, record: Record, verifiers: Mapping[str, Verifier]) -> None:
+        if self.contract.judge is None:
+            return
+        judgement = self.contract.judge(record, verifiers)
+        if judgement.missing is not None:
+            self.missing[judgement.missing] += 1
+        for name, detail in judgement.results.items():
+            self.judged[name] += 1
+            if detail is not None:
+                self.fault(name, position, detail)
+
+
+def _columns(data: bytearray, width: int) -> np.ndarray:
+    return np.frombuffer(bytes(data), np.uint8).reshape(-1, width)
+
+
+def survey_split(
+    name: str, dataset: Dataset, contract: Contract, normaliser: str, lent: Instruments, progress: Progress | None = None
+) -> SplitSurvey:
+    """Read one split once and return its facts. Raises what the reader raises for files that cannot be read at all."""
+    report = progress or silent
+    seen = _Collector(contract, normaliser, lent)
+    for count, (row, record, extra) in enumerate(dataset.records(), 1):
+        seen.add(row, record, extra)
+        if count % BATCH == 0:
+            report(count, None, f"audit {name}")
+    seen.flush()
+    report(len(seen.rows), len(seen.rows), f"audit {name}")
+    return SplitSurvey(
+        name=name,
+        dataset=dataset,
+        rows=np.asarray(seen.rows, np.int64),
+        ids=_columns(seen.ids, 32),
+        keys=_columns(seen.keys, 32),
+        asked=_columns(seen.asked, 16),
+        learned=_columns(seen.learned, 16),
+        tokens=np.asarray(seen.tokens, np.int64).reshape(-1, 4),
+        faults=seen.faults,
+        broken=seen.broken,
+        judged=seen.judged,
+        missing=seen.missing,
+        hits=seen.hits,
+        quarantined=dataset.quarantined(),
+        rows_in=dataset.rows_in,
+    )

@@ -1,0 +1,23 @@
+"""Plain text for continued pre-training: readable, not repeated, not in two splits.
+
+What it does not do: language, quality heuristics, near-duplicates; those are stages, and change the rows.
+"""
+
+from __future__ import annotations
+
+from lpt_data.contracts.common import CHARACTER_RULES, Record, Rule, is_blank
+from lpt_data.contracts.survey import Contract, Parts
+
+
+def empty(record: Record) -> str | None:
+    """A document without visible text."""
+    return "no visible text" if is_blank(record.get("text")) else None
+
+
+def parts(record: Record) -> Parts:
+    """The whole document is what is learned; nothing is asked."""
+    return Parts(None, record.get("text"), [record["text"]])
+
+
+RULES: dict[str, Rule] = {"text.empty_share": empty, **CHARACTER_RULES}
+CONTRACT = Contract("text", default_key="text", parts=parts, rules=RULES, measures={})
