@@ -6,7 +6,7 @@ find the rows that differ from 4,096 bucket hashes. N is the number of rows; an 
 
     bucket b      = the ids whose first 12 bits are b, sorted, repeated as often as they occur
     leaf(b)       = sha256(0x00 "lpt-root/1" 0x00 domain 0x00 ids of b)
-    root          = sha256(0x01 "lpt-root/1" 0x00 domain 0x00 N:u64be node(b)…)    over the b that are not empty, ascending
+    root          = sha256(0x01 "lpt-root/1" 0x00 domain 0x00 N:u64be node(b)…)   b ascending, empty ones left out
     node(b)       = b:u16be count:u64be leaf(b)
 
 The leading byte keeps a leaf from being taken for a root (RFC 6962, section 2.1), the counts make it a multiset,

@@ -1,0 +1,197 @@
+"""The catalog: a folder of objects, a log of when they were recorded, and a DuckDB index made from both.
+
+    .lpt/objects/ab/cdef….json   bodies, content-addressed          .lpt/decisions/<stage>.parquet
+    .lpt/events.jsonl            the hash-chained log               .lpt/splits/NAME@V/
+    .lpt/catalog.duckdb          the index                          .lpt/locks/
+
+`put` reports done when the object and its event are on the disk. The index follows at once when nobody holds it and
+at the next command otherwise, so a busy or broken index delays a query and loses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from manifests import index
+from manifests.errors import BadInputError, BusyError, LptError, UsageError
+from manifests.events import GENESIS, Event, EventLog
+from manifests.files import cannot_write, exclusive_lock, make_folder
+from manifests.objects import ObjectStore, object_bytes, object_id
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PARTS = ("objects", "decisions", "splits", "locks")
+
+
+class Catalog:
+    """A catalog folder; cheap to open, holds no connection and no lock between calls.
+
+    `notes` lists what a user should be told: an index set aside, records waiting for a busy index.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.objects = ObjectStore(directory / "objects")
+        self.events = EventLog(directory / "events.jsonl")
+        self.notes: list[str] = []
+
+    @classmethod
+    def open(cls, directory: Path | str | None = None, *, create: bool = True) -> Catalog:
+        """Open `directory`, else $LPT_CATALOG, else ./.lpt; with `create=False` an absent one raises BadInputError."""
+        folder = Path(directory or os.environ.get("LPT_CATALOG") or ".lpt")
+        if folder.exists() and not folder.is_dir():
+            raise BadInputError("the catalog is not a folder", seen=folder, next="name a folder with --catalog DIR")
+        if not create and not ((folder / "objects").is_dir() or (folder / "events.jsonl").is_file()):
+            raise BadInputError(
+                "there is no catalog here",
+                seen=str(folder),
+                next="name one with --catalog DIR, or run a data command, which makes it",
+            )
+        if create:
+            for part in _PARTS:
+                make_folder(folder / part)
+        return cls(folder)
+
+    # -- writing
+
+    def put(self, body: dict[str, Any]) -> str:
+        """Record an object and return its id: file, then log line, both flushed, then the index if nobody holds it.
+
+        Recording the same body again is the same object and adds no second line.
+        """
+        data = object_bytes(body)
+        known = self.objects.path(object_id(data)).is_file()
+        name = self.objects.write(data)
+        if not (known and any(event.object == name for event in self.events.read())):
+            self.events.append(name, body)
+        try:  # the record is safe by now: whatever is wrong with the index is a note, not an error
+            if not self.sync(wait=0.2):
+                self.notes.append("the index is busy; the record is safe and will be indexed by the next command")
+        except LptError as error:
+            self.notes.append(f"the record is safe; the index was not updated: {error.what} ({error.seen})")
+        return name
+
+    def admit_version(self, name: str, build: Callable[[int], dict[str, Any]], *, wait: float = 5.0) -> str:
+        """Record the next version of a manifest: `build(version)` writes the split folder and returns the body.
+
+        The name is locked meanwhile, so two admissions of one name get two versions. `manifest.json` in the folder
+        must be `objects.object_bytes(body)`. A folder of the version that a killed command left behind is moved
+        aside first.
+        """
+        check_name(name)
+        make_folder(self.directory / "locks")
+        with exclusive_lock(self.directory / "locks" / f"admit-{name}.lock", wait=wait, what=f"the manifest {name}"):
+            known = [
+                e.facets.get("version") for e in self.events.read() if _is_admission(e) and e.facets.get("name") == name
+            ]
+            version = max((v for v in known if isinstance(v, int)), default=0) + 1
+            self._set_aside(self.splits_dir / f"{name}@{version}")
+            body = build(version)
+            if (body.get("name"), body.get("version")) != (name, version):
+                raise UsageError("a manifest has another name or version than it was built for", seen=body.get("name"))
+            return self.put(body)
+
+    def _set_aside(self, folder: Path) -> None:
+        if not folder.exists():
+            return
+        aside = folder.with_name(f".unfinished-{folder.name}-{time.time_ns()}")
+        try:
+            folder.rename(aside)
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+        self.notes.append(f"{folder} was left by an admission that did not finish; it was moved to {aside}")
+
+    # -- reading
+
+    def get(self, ref: str) -> dict[str, Any]:
+        """Return the body of a full id or of a unique prefix of at least four digits."""
+        return self.objects.read(ref if len(ref) == 64 else self.objects.resolve(ref))
+
+    def find(self, type: str, **equals: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (id, body) of the objects of a type whose body fields equal the given values, the newest first."""
+        for event in reversed([e for e in self.events.read() if e.type == type]):
+            if any(name in event.facets and event.facets[name] != value for name, value in equals.items()):
+                continue
+            body = self.objects.read(event.object)
+            if all(body.get(name) == value for name, value in equals.items()):
+                yield event.object, body
+
+    @property
+    def head(self) -> str:
+        """The hash of the last event: what to keep elsewhere, so that a cut-off log can be noticed."""
+        last = self.events.last()
+        return last.hash if last else GENESIS
+
+    def verify_chain(self) -> None:
+        """Check every link of the log and the bytes of every object in it; raise BadInputError at the first fault."""
+        self.events.verify()
+        for event in self.events.read():
+            self.objects.read(event.object)
+
+    # -- the index
+
+    @property
+    def index_path(self) -> Path:
+        """The DuckDB file."""
+        return self.directory / "catalog.duckdb"
+
+    def check_free(self, wait: float = 5.0) -> None:
+        """Raise BusyError naming the process that has the index open; commands that write call this first."""
+        if self.index_path.exists():
+            with index.opened(self, wait=wait, read_only=False):
+                pass
+
+    def sync(self, wait: float = 5.0) -> bool:
+        """Bring the index up to the log; False when another process holds it, and then nothing is lost."""
+        try:
+            index.ingest(self, wait=wait)
+        except BusyError:
+            return False
+        return True
+
+    def rebuild(self, wait: float = 5.0) -> int:
+        """Make the index again from the files alone and return how many events it holds.
+
+        When the log itself is gone, the objects are logged again first, in the order of their `created`.
+        """
+        make_folder(self.directory)
+        if self.events.last() is None:
+            found = [(name, self.objects.read(name)) for name in self.objects.ids()]
+            for name, body in sorted(found, key=lambda item: (str(item[1].get("created", "")), item[0])):
+                self.events.append(name, body)
+        self.events.verify()
+        return index.rebuild(self, wait=wait)
+
+    # -- places
+
+    def decisions_path(self, stage_id: str) -> Path:
+        """Return where the decisions of a stage lie."""
+        if not _NAME.fullmatch(stage_id):
+            raise UsageError(
+                "not the id of a stage", seen=stage_id, next="stage ids are letters, digits, '.', '_' and '-'"
+            )
+        return self.directory / "decisions" / f"{stage_id}.parquet"
+
+    @property
+    def splits_dir(self) -> Path:
+        """The folder of admitted splits."""
+        return self.directory / "splits"
+
+
+def check_name(name: str) -> str:
+    """Return a manifest name that can be a folder's, or raise UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            "not a name for a manifest",
+            seen=name,
+            next="letters, digits, '.', '_' and '-', at most 100, e.g. gsm8k-clean",
+        )
+    return name
+
+
+def _is_admission(event: Event) -> bool:
+    return event.type.startswith("lpt.admission/")
