@@ -1,0 +1,365 @@
+"""Policies: what numbers are good enough, as YAML that a person reads, kept whole in each manifest that it judged.
+
+    name: my-sft
+    contract: sft
+    extends: lpt:sft                 # optional: a shipped policy or a path beside this file
+    drop: [duplicates.exact_share]   # optional: inherited checks that do not apply
+    checks:
+      - {id: truncation.rate, tune: "<= 0.01", reject: "<= 0.05", required: true, next: "lpt data audit …"}
+
+A check of a name that is inherited replaces only the fields it gives. `tune` broken is a warning, `reject` broken a
+failure. A required check that was skipped, failed to run or was never measured rejects: nothing is green by
+silence, and a pass over no rows at all is reported as skipped. Metrics are stored beside verdicts, so another
+policy can judge them later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from manifests.errors import BadInputError, UsageError
+
+Status = Literal["pass", "warn", "fail", "error", "skipped"]
+Severity = Literal["reject", "tune", "info"]
+Verdict = Literal["accept", "tune", "reject"]
+
+_OPS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq, "!=": operator.ne}
+_BOUND = re.compile(r"(<=|>=|==|!=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+_POLICY_KEYS = {"name", "contract", "extends", "drop", "checks"}
+_RULE_KEYS = {"id", "tune", "reject", "required", "next"}
+_MAX_BYTES = 1 << 20
+_MAX_DEPTH = 10  # policies that extend policies
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A measurement: `n` is how many rows (or pairs, or items) it looked at; `rows` are a few examples behind it."""
+
+    id: str
+    value: float | None
+    n: int
+    status: Literal["ok", "error", "skipped"] = "ok"
+    reason: str = ""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A metric judged. `op` and `threshold` are the bound that decided; `next` is what to type about it."""
+
+    id: str
+    status: Status
+    value: float | None
+    op: str | None
+    threshold: float | None
+    n: int
+    severity: Severity
+    required: bool
+    next: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One side of a threshold, e.g. `<= 0.05`."""
+
+    op: str
+    threshold: float
+
+    def holds(self, value: float) -> bool:
+        """Whether a value keeps the bound."""
+        return bool(_OPS[self.op](value, self.threshold))
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.threshold:.12g}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a policy says about one metric."""
+
+    id: str
+    tune: Bound | None = None
+    reject: Bound | None = None
+    required: bool = False
+    next: str = ""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules in force. `source` is the effective policy as YAML, inherited rules included; `digest` is its
+    sha256."""
+
+    name: str
+    contract: str
+    rules: tuple[Rule, ...]
+
+    @property
+    def source(self) -> str:
+        """The effective policy as YAML without `extends`: what a manifest keeps, and what judges the same again."""
+        rules = []
+        for rule in self.rules:
+            entry: dict[str, Any] = {"id": rule.id}
+            entry |= {name: str(bound) for name in ("tune", "reject") if (bound := getattr(rule, name))}
+            entry |= {"required": True} if rule.required else {}
+            entry |= {"next": rule.next} if rule.next else {}
+            rules.append(entry)
+        body = {"name": self.name, "contract": self.contract, "checks": rules}
+        return yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=1000)
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of `source`."""
+        return hashlib.sha256(self.source.encode()).hexdigest()
+
+
+def load_policy(ref: str | Path | None, contract: str) -> Policy:
+    """Load `lpt:NAME` (shipped), a path, or None for the contract's own; unknown keys and contradictions are
+    refused."""
+    policy = _load(str(ref) if ref is not None else f"lpt:{contract}", Path(), ())
+    if policy.contract != contract:
+        raise UsageError(
+            "the policy is for another contract",
+            seen=f"{policy.name} judges {policy.contract}, the data is {contract}",
+            next=f"--policy lpt:{contract}",
+        )
+    return policy
+
+
+def parse_policy(text: str, origin: str = "a manifest") -> Policy:
+    """Read a policy from YAML text, e.g. the one kept in a manifest; it may extend shipped policies only."""
+    return _build(_parse(text, origin), origin, None, (origin,))
+
+
+def shipped() -> list[str]:
+    """Return the names of the policies that come with lpt."""
+    return sorted(f"lpt:{p.name.removesuffix('.yaml')}" for p in _shipped_files())
+
+
+def evaluate(policy: Policy, metrics: Sequence[Metric]) -> tuple[list[Check], Verdict]:
+    """Judge metrics: one check for each rule, in the policy's order, then one for each metric that broke without a
+    rule."""
+    measured: dict[str, Metric] = {}
+    for metric in metrics:
+        if metric.id in measured:
+            raise UsageError("a metric was given twice", seen=metric.id, next="give every metric its own id")
+        measured[metric.id] = metric
+    checks = [_judge(rule, measured.get(rule.id)) for rule in policy.rules]
+    ruled = {rule.id for rule in policy.rules}
+    checks += [_judge(Rule(m.id), m) for m in metrics if m.id not in ruled and m.status == "error"]
+    return checks, verdict_of(checks)
+
+
+def verdict_of(checks: Iterable[Check]) -> Verdict:
+    """Return the verdict that checks add up to."""
+    verdict: Verdict = "accept"
+    for check in checks:
+        if check.status == "fail" or _not_run(check):
+            return "reject"
+        if check.status == "warn":
+            verdict = "tune"
+    return verdict
+
+
+def exit_code(verdict: str, checks: Sequence[Check]) -> int:
+    """Return 0 for accept, 3 for tune, 4 for reject, and 5 when a required check did not run."""
+    if any(_not_run(check) for check in checks):
+        return 5
+    return {"accept": 0, "tune": 3, "reject": 4}[verdict]
+
+
+def checks_from_json(entries: Sequence[Mapping[str, Any]]) -> list[Check]:
+    """Read the checks of a manifest; fields that a later version added are left out."""
+    known = [f.name for f in fields(Check)]
+    try:
+        return [Check(**{name: entry[name] for name in known if name in entry}) for entry in entries]
+    except (TypeError, AttributeError) as error:
+        raise BadInputError(
+            "the checks of a manifest cannot be read", seen=str(error), next="verify the manifest"
+        ) from error
+
+
+def _not_run(check: Check) -> bool:
+    return check.required and check.status in ("error", "skipped")
+
+
+def _judge(rule: Rule, metric: Metric | None) -> Check:
+    bound = rule.tune or rule.reject
+    severity: Severity = "reject" if rule.reject or rule.required else "tune" if rule.tune else "info"
+    check = Check(
+        rule.id,
+        "skipped",
+        None,
+        bound.op if bound else None,
+        bound.threshold if bound else None,
+        0,
+        severity,
+        rule.required,
+        rule.next,
+        "it was not measured",
+    )
+    if metric is None:
+        return check
+    check = replace(check, value=metric.value, n=metric.n, detail=metric.reason)
+    if metric.status != "ok":
+        return replace(check, status=metric.status)
+    if metric.value is None or math.isnan(metric.value):
+        return replace(check, status="error", value=None, detail=metric.reason or "the measurement is not a number")
+    for kind, status in ((rule.reject, "fail"), (rule.tune, "warn")):
+        if kind is not None and not kind.holds(metric.value):
+            word: Severity = "reject" if status == "fail" else "tune"
+            return replace(check, status=status, op=kind.op, threshold=kind.threshold, severity=word)
+    if metric.n == 0:
+        return replace(check, detail=metric.reason or "there was nothing to look at")
+    return replace(check, status="pass")
+
+
+# -- reading
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without repeated keys, which the plain loader resolves to the last one in silence, and without aliases."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str) or key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"repeated or odd key {key!r}", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases are not used here", self.peek_event().start_mark)
+        return super().compose_node(parent, index)
+
+
+def _shipped_files() -> list[Any]:
+    return [p for p in files("manifests").joinpath("policies").iterdir() if p.name.endswith(".yaml")]
+
+
+def _load(ref: str, beside: Path, seen: tuple[str, ...]) -> Policy:
+    if ref.startswith("lpt:"):
+        found = {f"lpt:{p.name.removesuffix('.yaml')}": p for p in _shipped_files()}
+        if ref not in found:
+            raise UsageError("no such policy", seen=ref, next=f"one of: {', '.join(sorted(found))}, or a path")
+        text, origin, base = found[ref].read_text("utf-8"), ref, None
+    else:
+        path = beside / ref
+        origin, base = str(path.resolve()), path.parent
+        try:
+            if path.stat().st_size > _MAX_BYTES:
+                raise BadInputError("a policy of more than 1 MiB is not a policy", seen=str(path), next="check the path")
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInputError(
+                "the policy cannot be read", seen=f"{path}: {error}", next=f"one of: {', '.join(shipped())}, or a path"
+            ) from error
+    if origin in seen or len(seen) > _MAX_DEPTH:
+        raise BadInputError("policies extend each other in a circle", seen=" → ".join([*seen, origin]), next="break it")
+    return _build(_parse(text, origin), origin, base, (*seen, origin))
+
+
+def _parse(text: str, origin: str) -> dict[str, Any]:
+    try:
+        body = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  # a SafeLoader, stricter
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadInputError("the policy is not valid YAML", seen=f"{origin}: {error}", next="correct that line") from error
+    if not isinstance(body, dict):
+        raise BadInputError("the policy is not a mapping", seen=origin, next="it needs name, contract and checks")
+    _refuse_unknown(body, _POLICY_KEYS, origin)
+    return body
+
+
+def _build(body: dict[str, Any], origin: str, base: Path | None, seen: tuple[str, ...]) -> Policy:
+    parent: Policy | None = None
+    if (extends := body.get("extends")) is not None:
+        if base is None and not str(extends).startswith("lpt:"):
+            raise BadInputError("this policy can extend shipped ones only", seen=f"{origin}: {extends}", next="lpt:NAME")
+        parent = _load(str(extends), base or Path(), seen)
+    rules = {rule.id: rule for rule in parent.rules} if parent else {}
+    for name in _strings(body.get("drop"), "drop", origin):
+        if rules.pop(name, None) is None:
+            raise BadInputError("a check that is dropped was not inherited", seen=f"{origin}: {name}", next="correct its id")
+    entries = body.get("checks") or []
+    if not isinstance(entries, list):
+        raise BadInputError("checks is not a list", seen=f"{origin}: {type(entries).__name__}", next="- {id: …, reject: …}")
+    given = set()
+    for entry in entries:
+        rule = _rule(entry, rules, origin)
+        if rule.id in given:
+            raise BadInputError("a check is there twice", seen=f"{origin}: {rule.id}", next="keep one of them")
+        given.add(rule.id)
+        rules[rule.id] = rule
+    contract = body.get("contract") or (parent.contract if parent else None)
+    name = body.get("name") or (parent.name if parent else None)
+    if not isinstance(contract, str) or not isinstance(name, str):
+        raise BadInputError("a policy needs a name and a contract", seen=origin, next="e.g. name: mine, contract: sft")
+    return Policy(name, contract, tuple(rules.values()))
+
+
+def _rule(entry: Any, inherited: Mapping[str, Rule], origin: str) -> Rule:
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+        raise BadInputError("a check has no id", seen=f"{origin}: {entry!r}"[:300], next="- {id: …, reject: '<= 0'}")
+    _refuse_unknown(entry, _RULE_KEYS, f"{origin}: {entry['id']}")
+    rule = inherited.get(entry["id"], Rule(entry["id"]))
+    for name in ("tune", "reject"):
+        if name in entry:
+            rule = replace(rule, **{name: None if entry[name] is None else _bound(entry[name], f"{origin}: {rule.id}")})
+    for name, kind in (("required", bool), ("next", str)):
+        if name in entry:
+            if not isinstance(entry[name], kind):
+                raise BadInputError(f"{name} has the wrong type", seen=f"{origin}: {rule.id}", next=f"a {kind.__name__}")
+            rule = replace(rule, **{name: entry[name]})
+    _consistent(rule, origin)
+    return rule
+
+
+def _consistent(rule: Rule, origin: str) -> None:
+    """Refuse a value that would be rejected and yet keep the tune bound: such a pair is a typing error."""
+    if rule.tune is None or rule.reject is None:
+        return
+    tune, reject = rule.tune, rule.reject
+    same = tune.op[0] == reject.op[0] and tune.op[0] in "<>"
+    looser = reject.threshold >= tune.threshold if tune.op[0] == "<" else reject.threshold <= tune.threshold
+    if not same or not looser:
+        raise BadInputError(
+            "tune and reject contradict each other",
+            seen=f"{origin}: {rule.id}: tune {tune}, reject {reject}",
+            next="both must point the same way, and reject must allow at least what tune allows",
+        )
+
+
+def _bound(text: Any, origin: str) -> Bound:
+    match = _BOUND.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise BadInputError("not a bound", seen=f"{origin}: {text!r}", next="e.g. '<= 0.05', with quotes")
+    return Bound(match[1], float(match[2]))
+
+
+def _refuse_unknown(body: Mapping[str, Any], known: set[str], origin: str) -> None:
+    unknown = sorted(set(body) - known)
+    if unknown:
+        raise BadInputError(
+            "the policy has a key that means nothing", seen=f"{origin}: {unknown}", next=f"known: {',
+            '.join(sorted(known))}"
+        )
+
+
+def _strings(value: Any, name: str, origin: str) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    raise BadInputError(f"{name} is not a list of ids", seen=f"{origin}: {value!r}"[:300], next=f"{name}: [some.check]")
