@@ -21,12 +21,12 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
+from manifests import policy_yaml
 from manifests.errors import BadInputError, UsageError
 
 Status = Literal["pass", "warn", "fail", "error", "skipped"]
@@ -37,7 +37,6 @@ _OPS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt
 _BOUND = re.compile(r"(<=|>=|==|!=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 _POLICY_KEYS = {"name", "contract", "extends", "drop", "checks"}
 _RULE_KEYS = {"id", "tune", "reject", "required", "next"}
-_MAX_BYTES = 1 << 20
 _MAX_DEPTH = 10  # policies that extend policies
 
 
@@ -138,12 +137,7 @@ def load_policy(ref: str | Path | None, contract: str) -> Policy:
 
 def parse_policy(text: str, origin: str = "a manifest") -> Policy:
     """Read a policy from YAML text, e.g. the one kept in a manifest; it may extend shipped policies only."""
-    return _build(_parse(text, origin), origin, None, (origin,))
-
-
-def shipped() -> list[str]:
-    """Return the names of the policies that come with lpt."""
-    return sorted(f"lpt:{p.name.removesuffix('.yaml')}" for p in _shipped_files())
+    return _build(policy_yaml.parse(text, origin, _POLICY_KEYS), origin, None, (origin,))
 
 
 def evaluate(policy: Policy, metrics: Sequence[Metric]) -> tuple[list[Check], Verdict]:
@@ -227,74 +221,32 @@ def _judge(rule: Rule, metric: Metric | None) -> Check:
 # -- reading
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without repeated keys, which the plain loader resolves to the last one in silence, and without aliases."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str) or key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"repeated or odd key {key!r}", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "aliases are not used here", self.peek_event().start_mark)
-        return super().compose_node(parent, index)
-
-
-def _shipped_files() -> list[Any]:
-    return [p for p in files("manifests").joinpath("policies").iterdir() if p.name.endswith(".yaml")]
-
-
 def _load(ref: str, beside: Path, seen: tuple[str, ...]) -> Policy:
-    if ref.startswith("lpt:"):
-        found = {f"lpt:{p.name.removesuffix('.yaml')}": p for p in _shipped_files()}
-        if ref not in found:
-            raise UsageError("no such policy", seen=ref, next=f"one of: {', '.join(sorted(found))}, or a path")
-        text, origin, base = found[ref].read_text("utf-8"), ref, None
-    else:
-        path = beside / ref
-        origin, base = str(path.resolve()), path.parent
-        try:
-            if path.stat().st_size > _MAX_BYTES:
-                raise BadInputError("a policy of more than 1 MiB is not a policy", seen=str(path), next="check the path")
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInputError(
-                "the policy cannot be read", seen=f"{path}: {error}", next=f"one of: {', '.join(shipped())}, or a path"
-            ) from error
+    text, origin, base = policy_yaml.fetch(ref, beside)
     if origin in seen or len(seen) > _MAX_DEPTH:
         raise BadInputError("policies extend each other in a circle", seen=" → ".join([*seen, origin]), next="break it")
-    return _build(_parse(text, origin), origin, base, (*seen, origin))
-
-
-def _parse(text: str, origin: str) -> dict[str, Any]:
-    try:
-        body = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  # a SafeLoader, stricter
-    except (yaml.YAMLError, RecursionError) as error:
-        raise BadInputError("the policy is not valid YAML", seen=f"{origin}: {error}", next="correct that line") from error
-    if not isinstance(body, dict):
-        raise BadInputError("the policy is not a mapping", seen=origin, next="it needs name, contract and checks")
-    _refuse_unknown(body, _POLICY_KEYS, origin)
-    return body
+    return _build(policy_yaml.parse(text, origin, _POLICY_KEYS), origin, base, (*seen, origin))
 
 
 def _build(body: dict[str, Any], origin: str, base: Path | None, seen: tuple[str, ...]) -> Policy:
     parent: Policy | None = None
     if (extends := body.get("extends")) is not None:
         if base is None and not str(extends).startswith("lpt:"):
-            raise BadInputError("this policy can extend shipped ones only", seen=f"{origin}: {extends}", next="lpt:NAME")
+            raise BadInputError(
+                "this policy can extend shipped ones only", seen=f"{origin}: {extends}", next="lpt:NAME"
+            )
         parent = _load(str(extends), base or Path(), seen)
     rules = {rule.id: rule for rule in parent.rules} if parent else {}
     for name in _strings(body.get("drop"), "drop", origin):
         if rules.pop(name, None) is None:
-            raise BadInputError("a check that is dropped was not inherited", seen=f"{origin}: {name}", next="correct its id")
+            raise BadInputError(
+                "a check that is dropped was not inherited", seen=f"{origin}: {name}", next="correct its id"
+            )
     entries = body.get("checks") or []
     if not isinstance(entries, list):
-        raise BadInputError("checks is not a list", seen=f"{origin}: {type(entries).__name__}", next="- {id: …, reject: …}")
+        raise BadInputError(
+            "checks is not a list", seen=f"{origin}: {type(entries).__name__}", next="- {id: …, reject: …}"
+        )
     given = set()
     for entry in entries:
         rule = _rule(entry, rules, origin)
@@ -312,7 +264,7 @@ def _build(body: dict[str, Any], origin: str, base: Path | None, seen: tuple[str
 def _rule(entry: Any, inherited: Mapping[str, Rule], origin: str) -> Rule:
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         raise BadInputError("a check has no id", seen=f"{origin}: {entry!r}"[:300], next="- {id: …, reject: '<= 0'}")
-    _refuse_unknown(entry, _RULE_KEYS, f"{origin}: {entry['id']}")
+    policy_yaml.refuse_unknown(entry, _RULE_KEYS, f"{origin}: {entry['id']}")
     rule = inherited.get(entry["id"], Rule(entry["id"]))
     for name in ("tune", "reject"):
         if name in entry:
@@ -320,7 +272,9 @@ def _rule(entry: Any, inherited: Mapping[str, Rule], origin: str) -> Rule:
     for name, kind in (("required", bool), ("next", str)):
         if name in entry:
             if not isinstance(entry[name], kind):
-                raise BadInputError(f"{name} has the wrong type", seen=f"{origin}: {rule.id}", next=f"a {kind.__name__}")
+                raise BadInputError(
+                    f"{name} has the wrong type", seen=f"{origin}: {rule.id}", next=f"a {kind.__name__}"
+                )
             rule = replace(rule, **{name: entry[name]})
     _consistent(rule, origin)
     return rule
@@ -346,15 +300,6 @@ def _bound(text: Any, origin: str) -> Bound:
     if match is None:
         raise BadInputError("not a bound", seen=f"{origin}: {text!r}", next="e.g. '<= 0.05', with quotes")
     return Bound(match[1], float(match[2]))
-
-
-def _refuse_unknown(body: Mapping[str, Any], known: set[str], origin: str) -> None:
-    unknown = sorted(set(body) - known)
-    if unknown:
-        raise BadInputError(
-            "the policy has a key that means nothing", seen=f"{origin}: {unknown}", next=f"known: {',
-            '.join(sorted(known))}"
-        )
 
 
 def _strings(value: Any, name: str, origin: str) -> list[str]:
