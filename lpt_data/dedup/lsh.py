@@ -1,0 +1,199 @@
+"""Which rows to compare: bands of MinHash signatures, chosen for recall at the threshold, since verification follows.
+
+Two rows of similarity j share a band of r rows with probability j**r, and at least one of b bands with ``1 - (1 -
+j**r)**b`` (Leskovec, Rajaraman, Ullman, ch. 3.4). Common settings are chosen for precision, because the match is
+believed: 9 bands of 13 rows find two pairs in five at j = 0.8. Here a match is only a reason to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from lpt_data.dedup.minhash import Scheme, mix, sign
+from lpt_data.dedup.shingles import combine, multipliers
+from lpt_data.text import NEEDS_LOWER, buffers, fmix64, fold, tables, tokens_of
+from manifests.errors import UsageError
+
+RECALL = 0.995  # of the pairs that lie exactly at the threshold; more of all above it
+NUM_PERM = 128  # hashes a row at most, unless told otherwise
+GRID = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+_START = np.uint64(0x2545F4914F6CDD1D)
+
+
+@dataclass(frozen=True)
+class Bands:
+    """How signatures are cut: ``bands`` bands of ``rows`` hashes."""
+
+    bands: int
+    rows: int
+
+    @property
+    def num_perm(self) -> int:
+        """Hashes a signature needs."""
+        return self.bands * self.rows
+
+    def proposed(self, similarity: float) -> float:
+        """The probability that a pair of this similarity shares a band."""
+        return 1.0 - (1.0 - similarity**self.rows) ** self.bands
+
+    def curve(self, threshold: float) -> list[tuple[float, float]]:
+        """The S-curve, (similarity, probability), on a fixed grid and at the threshold."""
+        return [(j, round(self.proposed(j), 6)) for j in sorted({*GRID, threshold})]
+
+
+def choose_bands(threshold: float, num_perm: int | None = None, recall: float = RECALL) -> Bands:
+    """The most rows a band, so the fewest idle comparisons, with recall at the threshold inside ``num_perm`` hashes.
+
+    Raises UsageError for a threshold outside (0, 1] and for one that no banding reaches.
+    """
+    budget = NUM_PERM if num_perm is None else num_perm
+    if not 0.0 < threshold <= 1.0:
+        raise UsageError(
+            "the threshold of a near duplicate lies above 0 and not above 1", seen=threshold, next="--threshold 0.8"
+        )
+    if budget < 1:
+        raise UsageError("a signature needs at least one hash", seen=budget, next=f"num_perm: {NUM_PERM}")
+    if threshold == 1.0:
+        return Bands(1, min(budget, 16))  # equal sets have equal signatures, so one band finds them all
+    best: Bands | None = None
+    for rows in range(1, budget + 1):
+        miss = 1.0 - threshold**rows
+        if miss >= 1.0:
+            break
+        bands = int(np.ceil(np.log(1.0 - recall) / np.log(miss)))
+        if bands * rows <= budget:
+            best = Bands(max(bands, 1), rows)
+    if best is None:
+        reach = Bands(budget, 1).proposed(threshold)
+        raise UsageError(
+            "no banding finds near duplicates at this threshold",
+            seen=f"threshold {threshold}: {budget} hashes find at most {reach:.1%} of the pairs, {recall:.1%} are asked",
+            next="raise --threshold, or num_perm in the config",
+        )
+    return best
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What is kept of each row of a batch, 16 + 8 * bands bytes a row."""
+
+    sequence: np.ndarray  # uint64 [n], a hash of the whole token sequence
+    tokens: np.ndarray  # int32 [n]
+    chars: np.ndarray  # int32 [n], code points of the text
+    keys: np.ndarray  # uint64 [n, bands]; without meaning where tokens < ngram
+
+
+def sketch(texts: pa.Array, scheme: Scheme, bands: Bands | None) -> Sketch:
+    """Tokenise, shingle and sign the rows of a large_string array in one pass; ``bands=None`` skips the signing."""
+    offsets, data = buffers(texts)
+    table = tables()
+    a, b = scheme.permutations() if bands else (np.zeros(0, np.uint64),) * 2
+    cut = (bands.bands, bands.rows) if bands else (0, 0)
+    sequence, tokens, chars, keys = _sketch(
+        offsets, data, multipliers(scheme.ngram), a, b, cut[0], cut[1], table.ascii, table.unicode
+    )
+    again = np.flatnonzero(tokens == NEEDS_LOWER)
+    if len(again):  # a capital sigma: Python lower-cases these rows
+        lowered = sketch(pa.array([texts[int(i)].as_py().lower() for i in again], pa.large_string()), scheme, bands)
+        sequence[again], tokens[again], keys[again] = lowered.sequence, lowered.tokens, lowered.keys
+        chars[again] = [len(texts[int(i)].as_py()) for i in again]
+    return Sketch(sequence, tokens, chars, keys)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Rows that share a band key, in compressed form; buckets of one row are left out."""
+
+    of_row: np.ndarray  # int32 [bands, n]: the bucket of each row in each band, -1 for none
+    sizes: np.ndarray  # int64 [buckets]
+
+
+def buckets(keys: np.ndarray, run: Callable[[Callable, Iterable], Iterable] = map) -> Buckets:
+    """Group rows by band key, uint64 [n, bands]: one hash table a band, linear in the rows; ``run`` may use threads."""
+    columns = [np.ascontiguousarray(keys[:, band]) for band in range(keys.shape[1])]
+    found = list(run(_group, columns))
+    of_row = np.full((len(columns), len(keys)), -1, np.int32)
+    first = 0
+    for band, (of_band, sizes) in enumerate(found):
+        of_row[band] = np.where(of_band >= 0, of_band + np.int32(first), np.int32(-1))
+        first += len(sizes)
+    return Buckets(of_row, np.concatenate([np.zeros(0, np.int64), *(sizes for _, sizes in found)]))
+
+
+@njit(nogil=True, cache=True)
+def _sketch(
+    offsets: np.ndarray,
+    data: np.ndarray,
+    weights: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    bands: int,
+    width: int,
+    small: np.ndarray,
+    table: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    rows = len(offsets) - 1
+    ngram = len(weights)
+    longest = 0
+    for row in range(rows):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    tokens = np.empty(longest // 2 + 1, np.uint64)
+    shingles = np.empty(longest // 2 + 1, np.uint64)
+    signature = np.empty(len(a), np.uint64)
+    sequence = np.zeros(rows, np.uint64)
+    counts = np.zeros(rows, np.int32)
+    chars = np.zeros(rows, np.int32)
+    keys = np.zeros((rows, bands), np.uint64)
+    for row in range(rows):
+        count, length = tokens_of(data, offsets[row], offsets[row + 1], small, table, tokens)
+        counts[row] = count
+        chars[row] = length
+        whole = _START
+        for i in range(count):
+            whole = fold(whole, tokens[i])
+        sequence[row] = fmix64(whole)
+        if bands == 0 or count < ngram:
+            continue
+        total = combine(tokens, count, weights, shingles)
+        mix(shingles, total)
+        sign(shingles, total, a, b, signature)
+        for band in range(bands):
+            key = np.uint64(band + 1)
+            for k in range(band * width, (band + 1) * width):
+                key = fold(key, signature[k])
+            keys[row, band] = fmix64(key)
+    return sequence, counts, chars, keys
+
+
+@njit(nogil=True, cache=True)
+def _group(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    rows = len(keys)
+    bits = 4
+    while (1 << bits) < 2 * rows:
+        bits += 1
+    shift = np.uint64(64 - bits)
+    mask = (1 << bits) - 1
+    first = np.full(1 << bits, -1, np.int32)
+    bucket = np.full(rows, -1, np.int32)
+    sizes = np.zeros(rows // 2 + 1, np.int64)
+    found = 0
+    for row in range(rows):
+        slot = np.int64(keys[row] >> shift)
+        while first[slot] >= 0 and keys[first[slot]] != keys[row]:
+            slot = (slot + 1) & mask
+        if first[slot] < 0:
+            first[slot] = row
+            continue
+        other = first[slot]
+        if bucket[other] < 0:
+            bucket[other] = found
+            sizes[found] = 1
+            found += 1
+        bucket[row] = bucket[other]
+        sizes[bucket[row]] += 1
+    return bucket, sizes[:found].copy()

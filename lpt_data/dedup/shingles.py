@@ -1,0 +1,170 @@
+"""Shingle sets: which runs of tokens a text holds, as sorted 64-bit hashes, and the true Jaccard similarity of two
+sets.
+
+A shingle is a run of ``ngram`` consecutive tokens (`lpt_data.text`), whatever the script, so in Chinese it is
+``ngram`` characters. Its hash is a sum of its token hashes, each times an odd constant of its place: no string is ever
+joined. A text of fewer tokens has no shingles; such rows are compared whole, elsewhere. Different shingles of one pair
+of texts collide with a probability of about (shingles)² / 2⁶⁴.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from lpt_data.text import NEEDS_LOWER, buffers, fmix64, tables, tokens_of
+
+_U0 = np.uint64(0)
+_U32 = np.uint64(32)
+_SMALL = 24  # elements of a bucket that insertion sort handles best
+
+
+@dataclass(frozen=True)
+class ShingleSets:
+    """The sets of some rows: ``values[starts[i]:starts[i + 1]]`` is sorted and without repeats (uint64)."""
+
+    starts: np.ndarray  # int64 [n + 1]
+    values: np.ndarray  # uint64 [total]
+
+
+def shingle_sets(texts: pa.Array, ngram: int) -> ShingleSets:
+    """Return the shingle sets of the rows of a large_string array; 8 bytes for each distinct shingle."""
+    offsets, data = buffers(texts)
+    table = tables()
+    starts, values, lower = _sets(offsets, data, ngram, multipliers(ngram), table.ascii, table.unicode)
+    if not lower.any():
+        return ShingleSets(starts, values)
+    # A capital sigma: Python lower-cases those rows, and the kernel sees them again.
+    lowered = pa.array([t.as_py().lower() if low else t.as_py() for t, low in zip(texts, lower, strict=True)])
+    return shingle_sets(lowered.cast(pa.large_string()), ngram)
+
+
+def concat(parts: list[ShingleSets]) -> ShingleSets:
+    """Return several parts as one, in the order given."""
+    sizes = [np.diff(part.starts) for part in parts]
+    starts = np.zeros(1 + sum(len(s) for s in sizes), np.int64)
+    if parts:
+        np.cumsum(np.concatenate(sizes), out=starts[1:])
+    return ShingleSets(starts, np.concatenate([np.zeros(0, np.uint64), *(part.values for part in parts)]))
+
+
+def jaccard(a: np.ndarray, b: np.ndarray) -> float:
+    """The Jaccard similarity of two sorted sets, ``|a ∩ b| / |a ∪ b|``; 0 when both are empty."""
+    common = intersection(a, b)
+    union = len(a) + len(b) - common
+    return common / union if union else 0.0
+
+
+def multipliers(ngram: int) -> np.ndarray:
+    """The odd constant of each place in a shingle, uint64 [ngram]."""
+    return np.array([fmix64(np.uint64(k + 1)) | np.uint64(1) for k in range(ngram)], np.uint64)
+
+
+@njit(nogil=True, cache=True)
+def combine(tokens: np.ndarray, count: int, weights: np.ndarray, out: np.ndarray) -> int:
+    """Hash each run of ``len(weights)`` tokens into ``out``; return how many there are, repeats included."""
+    ngram = len(weights)
+    total = count - ngram + 1
+    if total <= 0:
+        return 0
+    out[:total] = _U0
+    for k in range(ngram):
+        weight = weights[k]
+        for i in range(total):
+            out[i] += tokens[i + k] * weight
+    return total
+
+
+@njit(nogil=True, cache=True)
+def sort_unique(values: np.ndarray, spare: np.ndarray, counts: np.ndarray) -> int:
+    """Sort hashes in place, drop repeats, return the number left. ``spare`` is as long; ``counts`` is scratch.
+
+    Hashes are spread evenly, so one pass by their top bits leaves buckets of about one element, and insertion sort is
+    linear. Buckets that repeats have filled go to an ordinary sort.
+    """
+    n = len(values)
+    bits = 1
+    while (1 << bits) < n and bits < 16:
+        bits += 1
+    size = 1 << bits
+    shift = np.uint64(64 - bits)
+    counts[: size + 1] = 0
+    for i in range(n):
+        counts[(values[i] >> shift) + np.uint64(1)] += 1
+    for k in range(size):
+        counts[k + 1] += counts[k]
+    for i in range(n):
+        bucket = values[i] >> shift
+        spare[counts[bucket]] = values[i]
+        counts[bucket] += 1
+    start = 0
+    for k in range(size):
+        end = counts[k]
+        if end - start > _SMALL:
+            spare[start:end].sort()
+        else:
+            for i in range(start + 1, end):
+                value = spare[i]
+                j = i - 1
+                while j >= start and spare[j] > value:
+                    spare[j + 1] = spare[j]
+                    j -= 1
+                spare[j + 1] = value
+        start = end
+    kept = 0
+    for i in range(n):
+        if i == 0 or spare[i] != spare[i - 1]:
+            values[kept] = spare[i]
+            kept += 1
+    return kept
+
+
+@njit(nogil=True, cache=True)
+def intersection(a: np.ndarray, b: np.ndarray) -> int:
+    """The number of values that two sorted sets share."""
+    i = 0
+    j = 0
+    common = 0
+    na = len(a)
+    nb = len(b)
+    while i < na and j < nb:
+        x = a[i]
+        y = b[j]
+        common += x == y
+        i += x <= y
+        j += y <= x
+    return common
+
+
+@njit(nogil=True, cache=True)
+def _sets(
+    offsets: np.ndarray, data: np.ndarray, ngram: int, weights: np.ndarray, small: np.ndarray, table: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rows = len(offsets) - 1
+    longest = 0
+    for row in range(rows):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    room = longest // 2 + 1
+    tokens = np.empty(room, np.uint64)
+    spare = np.empty(room, np.uint64)
+    counts = np.empty((1 << 16) + 1, np.int64)
+    starts = np.zeros(rows + 1, np.int64)
+    lower = np.zeros(rows, np.bool_)
+    values = np.empty(max(room, (offsets[rows] - offsets[0]) // 5), np.uint64)
+    used = 0
+    for row in range(rows):
+        count, _ = tokens_of(data, offsets[row], offsets[row + 1], small, table, tokens)
+        lower[row] = count == NEEDS_LOWER
+        total = max(count - ngram + 1, 0)
+        if used + total > len(values):
+            grown = np.empty(max(2 * len(values), used + total), np.uint64)
+            grown[:used] = values[:used]
+            values = grown
+        if total:
+            combine(tokens, count, weights, values[used : used + total])
+            used += sort_unique(values[used : used + total], spare[:total], counts)
+        starts[row + 1] = used
+    return starts, values[:used].copy(), lower

@@ -1,0 +1,262 @@
+"""Words of texts as 64-bit hashes, computed on Arrow buffers with the GIL released.
+
+A *token* is a match of Python's ``\\w+`` in ``text.lower()``; inside a match, every character of a script written
+without spaces (Chinese, Japanese, Thai, Lao, Khmer, Myanmar) is a token of its own. The tables behind that are read
+off the running Python at first use, so the kernels cannot disagree with it; ``TOKENS`` names its Unicode version. One
+rule of ``lower()`` depends on the neighbours of a character, the final sigma: rows that hold a capital sigma are
+lower-cased by Python first.
+
+Only hashes leave this module, never token strings. A token's hash is a function of its lower-case UTF-8 bytes, eight
+at a time. It does not resist an attacker who builds collisions, which is why exact duplicates compare bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+TOKENS = f"lpt-tokens/1 unicode-{unicodedata.unidata_version}"
+
+# Inclusive ranges of letters that are written without spaces between words. Korean and Tibetan separate theirs.
+UNSPACED = (
+    (0x0E01, 0x0E5B),  # Thai
+    (0x0E81, 0x0EFF),  # Lao
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x3005, 0x3007),  # Han iteration mark, closing mark, zero
+    (0x3041, 0x30FF),  # Hiragana, Katakana
+    (0x31F0, 0x31FF),  # Katakana, small
+    (0x3400, 0x4DBF),  # Han
+    (0x4E00, 0x9FFF),
+    (0xA9E0, 0xA9FF),  # Myanmar, extended
+    (0xAA60, 0xAA7F),
+    (0xF900, 0xFAFF),  # Han, compatibility
+    (0xFF66, 0xFF9F),  # Katakana, half width
+    (0x1AFF0, 0x1B16F),  # Kana, extended
+    (0x20000, 0x3FFFF),  # Han
+)
+
+_CODE_POINTS = 0x110000
+_CODE = np.uint32(0x1FFFFF)  # the lower-case code point, 0 for a character that is no part of a word
+_ALONE = np.uint32(1 << 31)  # a token of its own
+_ENDS = np.uint32(1 << 30)  # a word ends after it: only U+0130, whose lower case is "i" and a combining dot
+_SIGMA = np.uint32(1 << 29)  # its lower case depends on its neighbours
+NEEDS_LOWER = -1  # token count of a row that holds a capital sigma
+
+_M1 = np.uint64(0xFF51AFD7ED558CCD)  # the finaliser of MurmurHash3
+_M2 = np.uint64(0xC4CEB9FE1A85EC53)
+_START = np.uint64(0x9E3779B97F4A7C15)
+_LENGTH = np.uint64(0xD6E8FEB86659FD93)
+_U0, _U1, _U8, _U32, _U33 = (np.uint64(n) for n in (0, 1, 8, 32, 33))
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Lookup tables of the kernels: uint8 [256] for ASCII bytes and uint32 [0x110000] for code points."""
+
+    ascii: np.ndarray
+    unicode: np.ndarray
+
+
+@cache
+def tables() -> Tables:
+    """Read ``\\w`` and ``lower()`` off the running Python, for every code point."""
+    everything = "".join(map(chr, range(_CODE_POINTS)))
+    # U+0130 becomes two characters and a lone sigma is never final: both are put right below.
+    lowered = everything.replace("\u0130", "i").lower()
+    code = np.frombuffer(lowered.encode("utf-32-le", "surrogatepass"), np.uint32)
+    word = np.zeros(_CODE_POINTS, bool)
+    for match in re.finditer(r"\w+", everything):
+        word[match.start() : match.end()] = True
+    table = np.where(word[code], code, np.uint32(0))
+    for first, last in UNSPACED:
+        table[first : last + 1] |= np.where(table[first : last + 1] > 0, _ALONE, np.uint32(0))
+    table[0x0130] |= _ENDS
+    table[0x03A3] = np.uint32(0x03C3) | _SIGMA
+    small = np.zeros(256, np.uint8)
+    small[:128] = table[:128]
+    return Tables(small, table)
+
+
+@njit(nogil=True, cache=True)
+def fmix64(h: np.uint64) -> np.uint64:
+    """The 64-bit finaliser of MurmurHash3: a bijection after which every bit depends on every bit."""
+    h ^= h >> _U33
+    h *= _M1
+    h ^= h >> _U33
+    h *= _M2
+    return h ^ (h >> _U33)
+
+
+@njit(nogil=True, cache=True)
+def fold(h: np.uint64, w: np.uint64) -> np.uint64:
+    """Add one 64-bit word to a running hash."""
+    h = (h ^ w) * _M1
+    return h ^ (h >> _U32)
+
+
+@njit(nogil=True, cache=True)
+def ascii_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, out: np.ndarray) -> int:
+    """Hash the tokens of ``data[start:end]`` into ``out``; return their number, or -1 at a byte that is not ASCII."""
+    count = 0
+    length = 0
+    h = _START
+    w = _U0
+    for i in range(start, end):
+        byte = data[i]
+        low = table[byte]
+        if low:
+            w = (w << _U8) | np.uint64(low)
+            length += 1
+            if length & 7 == 0:
+                h = fold(h, w)
+                w = _U0
+        else:
+            if byte >= 128:
+                return -1
+            if length:
+                out[count] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH)
+                count += 1
+                length = 0
+                h = _START
+                w = _U0
+    if length:
+        out[count] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH)
+        count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _decode(data: np.ndarray, i: int, end: int) -> tuple[np.uint32, int]:
+    """The code point at byte ``i`` and the index after it. Broken UTF-8 reads as U+FFFD and never past ``end``."""
+    lead = data[i]
+    if lead < 0x80:
+        return np.uint32(lead), i + 1
+    extra = 1 if lead < 0xE0 else (2 if lead < 0xF0 else 3)
+    if lead < 0xC0 or lead > 0xF7 or i + extra >= end:
+        return np.uint32(0xFFFD), i + 1
+    code = np.uint32(lead & (0x3F >> extra))
+    for k in range(1, extra + 1):
+        code = (code << np.uint32(6)) | np.uint32(data[i + k] & 0x3F)
+    if code >= _CODE_POINTS:
+        return np.uint32(0xFFFD), i + 1
+    return code, i + extra + 1
+
+
+@njit(nogil=True, cache=True)
+def _utf8(code: np.uint32) -> tuple[np.uint64, int]:
+    """The UTF-8 bytes of a code point as one big-endian number, and how many they are."""
+    c = np.uint64(code)
+    low = np.uint64(0x80) | (c & np.uint64(0x3F))
+    if code < 0x80:
+        return c, 1
+    second = np.uint64(0x80) | ((c >> np.uint64(6)) & np.uint64(0x3F))
+    if code < 0x800:
+        return ((np.uint64(0xC0) | (c >> np.uint64(6))) << _U8) | low, 2
+    third = np.uint64(0x80) | ((c >> np.uint64(12)) & np.uint64(0x3F))
+    if code < 0x10000:
+        return ((np.uint64(0xE0) | (c >> np.uint64(12))) << np.uint64(16)) | (second << _U8) | low, 3
+    lead = np.uint64(0xF0) | (c >> np.uint64(18))
+    return (lead << np.uint64(24)) | (third << np.uint64(16)) | (second << _U8) | low, 4
+
+
+@njit(nogil=True, cache=True)
+def unicode_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, out: np.ndarray) -> tuple[int, int]:
+    """Like `ascii_tokens` for any UTF-8; returns (tokens, characters), tokens being NEEDS_LOWER at a capital sigma."""
+    count = 0
+    chars = 0
+    length = 0
+    h = _START
+    w = _U0
+    i = start
+    while i < end:
+        code, i = _decode(data, i, end)
+        chars += 1
+        entry = table[code]
+        if entry & _SIGMA:
+            return NEEDS_LOWER, chars
+        ends = entry == 0 or (entry & _ALONE) != 0
+        if ends and length:
+            out[count] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH)
+            count += 1
+            length = 0
+            h = _START
+            w = _U0
+        if entry == 0:
+            continue
+        value, width = _utf8(entry & _CODE)
+        for k in range(width - 1, -1, -1):
+            w = (w << _U8) | ((value >> np.uint64(8 * k)) & np.uint64(0xFF))
+            length += 1
+            if length & 7 == 0:
+                h = fold(h, w)
+                w = _U0
+        if entry & (_ALONE | _ENDS):
+            out[count] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH)
+            count += 1
+            length = 0
+            h = _START
+            w = _U0
+    if length:
+        out[count] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH)
+        count += 1
+    return count, chars
+
+
+@njit(nogil=True, cache=True)
+def tokens_of(
+    data: np.ndarray, start: int, end: int, small: np.ndarray, table: np.ndarray, out: np.ndarray
+) -> tuple[int, int]:
+    """Hash the tokens of one row into ``out`` (room for bytes // 2 + 1 of them); return (tokens, characters)."""
+    count = ascii_tokens(data, start, end, small, out)
+    if count >= 0:
+        return count, end - start
+    return unicode_tokens(data, start, end, table, out)
+
+
+def buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return (offsets int64 [n + 1], bytes uint8) of a large_string array without copying; null rows read as empty."""
+    if texts.type != pa.large_string():
+        texts = texts.cast(pa.large_string())
+    if texts.null_count:
+        texts = texts.fill_null("")
+    _, offsets, data = texts.buffers()
+    if len(texts) == 0 or offsets is None:
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    starts = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return starts, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+
+
+def token_hashes(text: str) -> np.ndarray:
+    """The token hashes of one text, uint64 [tokens], in order; the kernels on a single row."""
+    offsets, data = buffers(pa.array([text], pa.large_string()))
+    out = np.empty(len(data) // 2 + 1, np.uint64)
+    table = tables()
+    count, _ = tokens_of(data, offsets[0], offsets[1], table.ascii, table.unicode, out)
+    return token_hashes(text.lower()) if count == NEEDS_LOWER else out[:count]
+
+
+def words(text: str) -> list[str]:
+    """The tokens of one text as strings, by Python alone: the definition that the kernels are tested against."""
+    return [token for match in re.findall(r"\w+", text.lower()) for token in _split_unspaced(match)]
+
+
+def normal_form(text: str) -> str:
+    """Lower case, white space collapsed to single blanks and trimmed. Punctuation stays: "2 + 2" is not "2 - 2"."""
+    return " ".join(text.lower().split())
+
+
+def _split_unspaced(match: str) -> list[str]:
+    return _unspaced_pattern().findall(match)
+
+
+@cache
+def _unspaced_pattern() -> re.Pattern[str]:
+    ranges = "".join(f"{chr(first)}-{chr(last)}" for first, last in UNSPACED)
+    return re.compile(f"[{ranges}]|[^{ranges}]+")
