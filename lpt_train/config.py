@@ -1,12 +1,15 @@
 """Training options: small frozen blocks, composed. Free to import (no torch), unknown keys refused.
 
 Names are TRL's where TRL has the option. A block is a group of options, not a namespace one has to remember:
-`from_mapping` accepts `{"optim": {"learning_rate": 1e-4}}`, `{"optim.learning_rate": 1e-4}` and `{"learning_rate": 1e-4}`.
+`from_mapping` accepts `{"optim": {"learning_rate": 1e-4}}`, `{"optim.learning_rate": 1e-4}` and
+`{"learning_rate": 1e-4}`.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -21,6 +24,7 @@ SCHEDULES = ("constant", "linear", "cosine")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 TRUNCATIONS = ("drop", "keep_start")
+_COMMENT = re.compile(r"^    (\w+): .*?  # (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -123,9 +127,7 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise `UsageError` unless `value` is one of `choices`."""
     if value not in choices:
         close = difflib.get_close_matches(str(value), choices, n=1)
-        raise UsageError(
-            f"{name} has no choice of that name", seen=value, next=f"one of {', '.join(close or choices)}"
-        )
+        raise UsageError(f"{name} has no choice of that name", seen=value, next=f"one of {', '.join(close or choices)}")
 
 
 def at_least(name: str, value: float, low: float) -> None:
@@ -171,6 +173,21 @@ def to_mapping(config: Any) -> dict[str, Any]:
         item.name: to_mapping(value) if is_dataclass(value := getattr(config, item.name)) else value
         for item in fields(config)
     }
+
+
+def described(config_type: type) -> list[tuple[str, str, str]]:
+    """Every option as (name, default, its unit and meaning): the comment that stands beside it in the source."""
+    rows: list[tuple[str, str, str]] = []
+    default = config_type()
+    comments = dict(_COMMENT.findall(inspect.getsource(config_type)))
+    for item in fields(config_type):
+        value = getattr(default, item.name)
+        if is_dataclass(value):
+            inner = {name: str(getattr(value, name)) for name in option_names(type(value))}
+            rows += [(name, inner[name], meaning) for name, _, meaning in described(type(value))]
+        else:
+            rows.append((item.name, str(value), comments.get(item.name, "")))
+    return rows
 
 
 def _flatten(config_type: type, options: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -232,25 +249,3 @@ def _as(kind: Any, value: Any) -> Any:
             return number
         return int(number) if number.is_integer() else _WRONG
     return value if kind is str and isinstance(value, str) else _WRONG
-
-
-def described(config_type: type) -> list[tuple[str, Any, str]]:
-    """Every option of a config as (bare name, default, the comment beside its field): units and choices."""
-    import inspect
-
-    comments = {
-        line.split(":", 1)[0].strip(): line.partition("#")[2].strip()
-        for line in inspect.getsource(config_type).splitlines()
-        if ":" in line and "#" in line
-    }
-    rows: list[tuple[str, Any, str]] = []
-    default = config_type()
-    for item in fields(config_type):
-        value = getattr(default, item.name)
-        if is_dataclass(value):
-            ours = {name: shown for name, shown, _ in described(type(value))}
-            units = {name: unit for name, _, unit in described(type(value))}
-            rows += [(name, getattr(value, name, shown), units[name]) for name, shown in ours.items()]
-        else:
-            rows.append((item.name, value, comments.get(item.name, "")))
-    return rows

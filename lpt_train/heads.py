@@ -1,8 +1,8 @@
 """Token log-probabilities and entropies from hidden states, in float32, a chunk of positions at a time.
 
-The [tokens, vocabulary] logits of a batch never exist at once: only positions that count are projected, `chunk` of them
-at a time, and the backward pass projects each chunk again instead of keeping it. Axes: `B` rows, `T` tokens, `N` counted
-positions, `H` hidden, `V` vocabulary.
+The [tokens, vocabulary] logits of a batch never exist at once: only positions that count are projected, `chunk` of
+them at a time, and the backward pass projects each chunk again instead of keeping it. Axes: `B` rows, `T` tokens, `N`
+counted positions, `H` hidden, `V` vocabulary.
 
 Does not fuse the projection with the softmax; a kernel that does must first match these values and gradients.
 """
@@ -62,9 +62,7 @@ def token_logprobs(
         model, hidden_B_T_H[rows, columns - 1], input_ids_B_T[rows, columns], temperature, chunk, entropy
     )
     empty_B_T = torch.zeros(input_ids_B_T.shape, dtype=torch.float32, device=input_ids_B_T.device)
-    return TokenLogprobs(
-        empty_B_T.index_put((rows, columns), logp_N), empty_B_T.index_put((rows, columns), entropy_N)
-    )
+    return TokenLogprobs(empty_B_T.index_put((rows, columns), logp_N), empty_B_T.index_put((rows, columns), entropy_N))
 
 
 def head_logprobs(

@@ -1,7 +1,7 @@
 """Models and tokenizers: loading, where they run and in which precision, and what they are (a digest).
 
-Weights are safetensors (or GGUF, by a path that ends in .gguf); pickled checkpoints and remote code are refused, because
-both run code of whoever made the file.
+Weights are safetensors (or GGUF, by a path that ends in .gguf); pickled checkpoints and remote code are refused,
+because both run code of whoever made the file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Messages to token ids and a loss mask, by position, through the tokenizer's own chat template.
 
-A conversation is rendered and tokenised once. For each assistant turn, the prompt that inference would give the model is
-rendered too and must be a prefix of the training ids, token for token; so what is trained is what will be sampled. The
-turn counts from the end of that prompt to its stop token, inclusive; what the template adds after it does not, nor a
-think-block that the template inserts before the content. `{% generation %}` markers, where a template has them, narrow
-that further. Nothing is decided by comparing ids with the padding id.
+A conversation is rendered and tokenised once. For each assistant turn, the prompt that inference would give the model
+is rendered too and must be a prefix of the training ids, token for token; so what is trained is what will be sampled.
+The turn counts from the end of that prompt to its stop token, inclusive; what the template adds after it does not,
+nor a think-block that the template inserts before the content. `{% generation %}` markers, where a template has them,
+narrow that further. Nothing is decided by comparing ids with the padding id.
 
 Does not truncate (see `packing.fit`), and does not repair a template: what cannot be derived is refused with a reason.
 """
@@ -98,7 +98,9 @@ class Renderer:
             )  # fmt: skip
         return Encoded(ids, mask)
 
-    def encode_prompt(self, messages: Sequence[Mapping[str, Any]], tools: str | Sequence[Any] | None = None) -> list[int]:
+    def encode_prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: str | Sequence[Any] | None = None
+    ) -> list[int]:
         """The ids that inference gives the model: the conversation and the opening of an assistant turn."""
         plain, plain_tools = self._prepare(messages, tools)
         ids = self.tokenizer(self._prompt_text(plain, plain_tools), add_special_tokens=False)["input_ids"]
@@ -106,7 +108,8 @@ class Renderer:
         return ids
 
     def encode_text(self, text: str) -> Encoded:
-        """The ids of a plain document between the tokenizer's start and end tokens; every token counts but the first."""
+        """The ids of a plain document between the tokenizer's start and end tokens; every token counts but the
+        first."""
         self._refuse_special_tokens(text, "text")
         ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if self.tokenizer.bos_token_id is not None:
@@ -270,9 +273,7 @@ def _overlaps(offset: tuple[int, int], spans: Sequence[tuple[int, int]]) -> bool
     return any(start < high and max(end, start + 1) > low for low, high in spans)
 
 
-def _after_inserted_block(
-    text: str, offsets: Sequence[tuple[int, int]], start: int, stop: int, content: Any
-) -> int:
+def _after_inserted_block(text: str, offsets: Sequence[tuple[int, int]], start: int, stop: int, content: Any) -> int:
     """Index of the first token of the content, where the template wrote something else than blanks before it."""
     if not isinstance(content, str) or not content.strip() or start >= stop:
         return start

@@ -1,0 +1,284 @@
+"""Checkpoints: all that a bit-exact resume needs, in safetensors and JSON, there whole or not at all.
+
+    step-000010/
+      adapter_model.safetensors + adapter_config.json    (or model.safetensors + config.json when every weight trains)
+      optimizer.safetensors  rng.safetensors  extra.safetensors
+      state.json      step, cursor, optimizer groups, random states, what it was trained on, sha256 of every file
+      lpt.json        provenance for whoever meets the weights alone: run, manifest, split, tainted or not
+
+A checkpoint is written in a hidden folder, flushed, then renamed; a kill at any moment leaves the earlier ones usable.
+Nothing is pickled, and weights that are not finite are never saved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from manifests.errors import BadInputError, LptError, RefusedError
+from manifests.files import cannot_write, fsync_file, fsync_folder
+
+STATE, PROVENANCE = "state.json", "lpt.json"
+# Options that may differ between a run and its resumption: they change what is watched and kept, not what is computed.
+_FREE_TO_CHANGE = ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "save_total_limit", "eval_steps")
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a resumed loop goes on from: `step` updates done, the data `cursor`, the algorithm's own state."""
+
+    path: Path
+    step: int
+    cursor: dict[str, Any]
+    extra: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    directory: Path,
+    *,
+    step: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    cursor: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    config: Mapping[str, Any],
+    extra: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, torch.Tensor] | None = None,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+    keep_last: int = 2,
+) -> Path:
+    """Write `directory/step-NNNNNN` and return it; keeps the newest `keep_last`.
+
+    `provenance` is what `runs.Run.provenance` says; `extra` (JSON) and `tensors` are the algorithm's own state. Raises
+    `LptError` when a trained weight is not finite and `BadInputError` when the disk is full or read-only.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
+            raise LptError(
+                "the weights are not finite and are not saved", seen=f"{name} at step {step}",
+                next="resume from the last checkpoint with a lower learning rate",
+            )  # fmt: skip
+    final = directory / f"step-{step:06d}"
+    temporary = directory / f".tmp-{final.name}-{os.getpid()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _sweep(directory)
+        temporary.mkdir()
+        _write_model(model, temporary)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(temporary)
+        numbers, groups = _split_optimizer(optimizer)
+        random_tensors, random_numbers = _random_state()
+        save_file(numbers, temporary / "optimizer.safetensors")
+        save_file(random_tensors, temporary / "rng.safetensors")
+        own_state = {name: value.detach().cpu().contiguous() for name, value in (tensors or {}).items()}
+        save_file(own_state, temporary / "extra.safetensors")
+        _write_json(temporary / PROVENANCE, {**provenance, "step": step})
+        state = {
+            "type": "lpt.checkpoint-state/1", "step": step, "cursor": dict(cursor), "extra": dict(extra or {}),
+            "config": dict(config), "provenance": dict(provenance), "optimizer": groups, "random": random_numbers,
+            "trainable": [name for name, parameter in model.named_parameters() if parameter.requires_grad],
+            "files": {str(path.relative_to(temporary)): _sha256(path) for path in _files(temporary)},
+        }  # fmt: skip
+        _write_json(temporary / STATE, state)
+        for path in _files(temporary):
+            fsync_file(path)
+        fsync_folder(temporary)
+        if final.exists():
+            final.rename(directory / f".tmp-old-{final.name}-{os.getpid()}")
+        temporary.rename(final)
+        fsync_folder(directory)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise cannot_write(final, error) from error
+    for old in checkpoints(directory)[:-keep_last]:
+        # Renamed first: a half-deleted folder must not look like a checkpoint.
+        old.rename(directory / f".tmp-old-{old.name}-{os.getpid()}")
+    _sweep(directory)
+    return final
+
+
+def load_checkpoint(path: Path, *, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> Restored:
+    """Put weights, optimizer and random states back in place. Raises `BadInputError` when a file is not as written."""
+    state = read_state(path)
+    for name, digest in state["files"].items():
+        if not (path / name).is_file() or _sha256(path / name) != digest:
+            raise BadInputError(
+                "a checkpoint is damaged", seen=f"{path / name} is not as it was written",
+                next=f"remove the folder {path} to resume from the one before it",
+            )  # fmt: skip
+    trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if trainable != state["trainable"]:
+        raise RefusedError(
+            "the checkpoint trains other tensors than this model", seen=f"{len(state['trainable'])} there, "
+            f"{len(trainable)} here", next="resume with the model and adapter options of the run",
+        )  # fmt: skip
+    _read_model(model, path)
+    if optimizer is not None:
+        _join_optimizer(optimizer, state["optimizer"], load_file(path / "optimizer.safetensors"))
+    _restore_random_state(load_file(path / "rng.safetensors"), state["random"])
+    return Restored(path, state["step"], state["cursor"], state["extra"], load_file(path / "extra.safetensors"))
+
+
+def check_resume(path: Path, *, provenance: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raise `RefusedError` unless the checkpoint was trained on this split, with this tokenizer and these options."""
+    state = read_state(path)
+    before = state["provenance"]
+    for name in ("manifest", "split", "content_root", "tokenizer"):
+        if before.get(name) != provenance.get(name):
+            raise RefusedError(
+                f"the run was trained on another {name}", seen=f"{before.get(name)}, asked for {provenance.get(name)}",
+                next="resume with what the run started with, or start a new run in another folder",
+            )  # fmt: skip
+    then, now = _flat(state["config"]), _flat(config)
+    changed = sorted(
+        name for name in then.keys() | now.keys()
+        if name.rpartition(".")[2] not in _FREE_TO_CHANGE and then.get(name) != now.get(name)
+    )  # fmt: skip
+    if changed:
+        raise RefusedError(
+            "the options of the run were others", next="resume with the same options, or start a new run",
+            seen=", ".join(f"{name}: {then.get(name)} then, {now.get(name)} now" for name in changed),
+        )  # fmt: skip
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """The complete checkpoints of a folder, oldest first."""
+    return sorted(path for path in directory.glob("step-*") if (path / STATE).is_file())
+
+
+def latest(directory: Path) -> Path | None:
+    """The newest complete checkpoint of a folder, if there is one."""
+    found = checkpoints(directory)
+    return found[-1] if found else None
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The JSON half of a checkpoint."""
+    try:
+        return json.loads((path / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInputError(
+            "there is no readable checkpoint", seen=f"{path}: {error}", next="check the path"
+        ) from error
+
+
+def checkpoint_sha256(path: Path) -> str:
+    """One digest for a whole checkpoint: sha256 over its sorted list of file names and digests."""
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(read_state(path)["files"].items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def read_provenance(model: str | Path) -> dict[str, Any] | None:
+    """The `lpt.json` beside the weights of a folder, if the folder is one of ours."""
+    path = Path(model) / PROVENANCE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _write_model(model: torch.nn.Module, folder: Path) -> None:
+    if isinstance(model, PeftModel):
+        # The adapter alone; without `save_embedding_layers` peft asks the hub whether the vocabulary was changed.
+        model.save_pretrained(folder, save_embedding_layers=False)
+    else:
+        model.save_pretrained(folder)
+
+
+def _read_model(model: torch.nn.Module, folder: Path) -> None:
+    if isinstance(model, PeftModel):
+        set_peft_model_state_dict(model, load_file(folder / "adapter_model.safetensors"))
+        saved = get_peft_model_state_dict(model, save_embedding_layers=False)
+        if set(saved) != set(load_file(folder / "adapter_model.safetensors")):
+            raise RefusedError("the adapter of the checkpoint has other tensors", seen=str(folder))
+        return
+    # Through the library's own reader: some architectures store their weights under other names than their modules.
+    dtype = next(model.parameters()).dtype
+    saved_model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)
+    model.load_state_dict(saved_model.state_dict())
+
+
+def _split_optimizer(optimizer: torch.optim.Optimizer | None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    if optimizer is None:
+        return {}, {"groups": [], "numbers": {}}
+    state = optimizer.state_dict()
+    tensors, numbers = {}, {}
+    for index, values in state["state"].items():
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{index}.{key}"] = value.detach().cpu().contiguous()
+            else:
+                numbers[f"{index}.{key}"] = value
+    return tensors, {"groups": state["param_groups"], "numbers": numbers}
+
+
+def _join_optimizer(
+    optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in [*tensors.items(), *saved["numbers"].items()]:
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
+    groups = [
+        {key: tuple(value) if key == "betas" else value for key, value in group.items()} for group in saved["groups"]
+    ]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _random_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    tensors = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors |= {f"cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  (the global one, which libraries use)
+    legacy = {"name": name, "keys": keys.tolist(), "position": position, "has_gauss": has_gauss, "cached": cached}
+    return tensors, {"python": random.getstate(), "numpy": legacy}
+
+
+def _restore_random_state(tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
+    torch.set_rng_state(tensors["torch"])
+    cuda = [tensors[f"cuda.{i}"] for i in range(len(tensors) - 1)]
+    if torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(cuda)
+    version, internal, gauss = numbers["python"]
+    random.setstate((version, tuple(internal), gauss))
+    state = numbers["numpy"]
+    keys = np.asarray(state["keys"], dtype=np.uint32)
+    np.random.set_state((state["name"], keys, state["position"], state["has_gauss"], state["cached"]))  # noqa: NPY002
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what a killed write, or an earlier rename, left behind."""
+    for leftover in directory.glob(".tmp-*"):
+        shutil.rmtree(leftover, ignore_errors=True)

@@ -1,0 +1,306 @@
+"""A run's folder and its record.
+
+    OUT/run.json        the record; status "running" from the first moment, replaced atomically as it changes
+    OUT/metrics.jsonl   one JSON object a logged step
+    OUT/checkpoints/    see `checkpoint`
+
+The catalog is touched once, at the end, and can never fail a run: what cannot be recorded is left in OUT/unrecorded/
+and the result says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import resource
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from lpt_train.admitted import AdmittedSplit
+from lpt_train.checkpoint import checkpoint_sha256, latest, read_provenance
+from lpt_train.config import to_mapping
+from manifests.catalog import Catalog
+from manifests.errors import BadInputError, UsageError
+from manifests.files import make_folder, write_atomic
+
+# progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
+Progress = Callable[[int, int, Mapping[str, float]], None]
+
+_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended: its record (`body`), its folder, and what a user should be told (`notes`)."""
+
+    run_id: str
+    body: dict[str, Any]
+    path: Path
+    object_id: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        """`done`, `stopped` or `failed`."""
+        return self.body["status"]
+
+    def to_json(self) -> dict[str, Any]:
+        """The record, with the id under which the catalog has it."""
+        return {**self.body, "object": self.object_id, "notes": list(self.notes)}
+
+
+class Run:
+    """One training run; `create` starts it, `log` adds a step, `finish` closes and records it."""
+
+    def __init__(self, out: Path, body: dict[str, Any], catalog: Catalog | None) -> None:
+        self.out = out
+        self.body = body
+        self.catalog = catalog
+        self.run_id: str = body["run_id"]
+        self.checkpoints = out / "checkpoints"
+        self.metrics_path = out / "metrics.jsonl"
+        self._started = time.monotonic()
+        self._earlier_seconds = float(body.get("seconds") or 0.0)
+        self.notes: list[str] = []
+
+    @classmethod
+    def create(
+        cls,
+        out: Path,
+        algorithm: str,
+        config: Any,
+        split: AdmittedSplit,
+        model_info: Mapping[str, Any],
+        *,
+        tokenizer: Mapping[str, Any],
+        tokenized_id: str | None = None,
+        seed: int = 0,
+        catalog: Catalog | None = None,
+        resume: bool = False,
+    ) -> Run:
+        """Start a run in `out`, or go on with the one there when `resume`.
+
+        `model_info` is `{name, digest}` with the path the weights came from as `name`; `tokenizer` `{fingerprint,
+        template_sha256}`. A folder that holds a run already is refused with `UsageError` unless `resume`.
+        """
+        out = Path(out)
+        record = out / "run.json"
+        if record.exists() and not resume:
+            raise UsageError(
+                "the folder holds a run already", seen=str(out),
+                next="choose another --out, or go on with that run by --resume",
+            )  # fmt: skip
+        if resume:
+            run = cls(out, _read_record(record), catalog)
+            run.body |= {"status": "running", "config": to_mapping(config), "failures": []}
+            run._write()
+            return run
+        make_folder(out / "checkpoints")
+        made_from = read_provenance(model_info["name"])
+        created = now()
+        run_id = f"{algorithm}-{created[:19].replace('-', '').replace(':', '')}-{secrets.token_hex(4)}"
+        body: dict[str, Any] = {
+            "type": "lpt.run/1", "run_id": run_id, "algorithm": algorithm, "config": to_mapping(config),
+            "manifest": split.manifest_id, "split": split.ref, "content_root": split.content_root,
+            "verified": split.verified, "tainted": split.tainted or bool(made_from and made_from.get("tainted")),
+            "verdict": split.verdict, "model": {**model_info, "made_from": made_from}, "tokenizer": dict(tokenizer),
+            "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
+            "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
+            "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
+        }  # fmt: skip
+        run = cls(out, body, catalog)
+        run._write()
+        run.metrics_path.write_bytes(b"")
+        return run
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What every artifact of this run carries with it, as `lpt.json`."""
+        body = self.body
+        return {
+            "type": "lpt.provenance/1", "run_id": self.run_id, "algorithm": body["algorithm"],
+            "manifest": body["manifest"], "split": body["split"], "content_root": body["content_root"],
+            "verified": body["verified"], "tainted": body["tainted"], "tokenizer": body["tokenizer"],
+            "model": {key: body["model"].get(key) for key in ("name", "digest")}, "env": body["env"],
+        }  # fmt: skip
+
+    def resumed_at(self, step: int) -> None:
+        """Forget what was logged after the checkpoint of `step`, so that a step is never in the metrics twice."""
+        lines = self.metrics_path.read_bytes().splitlines(keepends=True) if self.metrics_path.exists() else []
+        kept = []
+        for line in lines:
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line)
+            except (ValueError, KeyError):
+                continue  # the half line of a kill; its step comes again
+        write_atomic(self.metrics_path, b"".join(kept))
+        self.body["metrics"] = {}
+        for line in kept:
+            self._note_ends(json.loads(line))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append the metrics of `step` (the number of updates done); a value that is not finite is written as text."""
+        plain = {name: float(value) for name, value in metrics.items()}
+        row = {"step": step, **{name: v if math.isfinite(v) else str(v) for name, v in plain.items()}}
+        with open(self.metrics_path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        self._note_ends(row)
+        self.body["steps"] = step
+        self._write()
+
+    def finish(
+        self,
+        status: str,
+        *,
+        steps: int,
+        proof: Mapping[str, Any] | None = None,
+        failures: list[str] | None = None,
+        tokens_per_second: float = 0.0,
+        extra: Mapping[str, Any] | None = None,
+    ) -> RunResult:
+        """Close the run (`done`, `stopped` or `failed`) and record it; never raises for the catalog's sake.
+
+        `proof` is `proof.Proof.finish()`; when it says that nothing was learned, so does the verdict of the run.
+        """
+        checkpoint = latest(self.checkpoints)
+        self.body |= {
+            "status": status, "steps": steps, "proof": dict(proof or {}), "failures": list(failures or []),
+            "tokens_per_second": tokens_per_second, "peak_memory_bytes": peak_memory_bytes(),
+            "seconds": round(self._earlier_seconds + time.monotonic() - self._started, 3), **(extra or {}),
+        }  # fmt: skip
+        if checkpoint is not None:
+            self.body["checkpoint"] = {"path": str(checkpoint), "sha256": checkpoint_sha256(checkpoint)}
+        if proof and proof.get("verdict") != "effective":
+            self.body["verdict"] = proof["verdict"]
+        object_id = self._record()
+        self._write()
+        return RunResult(self.run_id, self.body, self.out, object_id, self.notes)
+
+    def _record(self) -> str | None:
+        made_from = (self.body["model"].get("made_from") or {}).get("run_id")
+        parents = [self.body["manifest"]] if self.body["manifest"] else []
+        try:
+            catalog = self.catalog or Catalog.open()
+            parents += [name for name, _ in catalog.find("lpt.run/1", run_id=made_from)][:1] if made_from else []
+            self.body["parents"] = parents
+            object_id = catalog.put(self.body)
+            if self.body["checkpoint"]:
+                catalog.put(self._checkpoint_body(object_id))
+            self.notes += [note for note in catalog.notes if note not in self.notes]
+            return object_id
+        except Exception as error:  # whatever is wrong with the catalog, the run is done and its weights are good
+            self.body["parents"] = parents
+            spool = self.out / "unrecorded"
+            try:
+                make_folder(spool)
+                write_atomic(spool / "run.json", _json_bytes(self.body))
+                place = f"its record is in {spool}"
+            except BadInputError as also:
+                place = f"nor could its record be kept: {also.what}"
+            self.notes.append(f"the catalog could not record the run ({error}); {place}")
+            return None
+
+    def _checkpoint_body(self, run_object: str) -> dict[str, Any]:
+        path = Path(self.body["checkpoint"]["path"])
+        keys = ("run_id", "manifest", "split", "verified", "tainted", "tokenizer", "created", "env")
+        return {
+            "type": "lpt.checkpoint/1", **{key: self.body[key] for key in keys}, **self.body["checkpoint"],
+            "step": int(path.name.rpartition("-")[2]), "parents": [run_object],
+        }  # fmt: skip
+
+    def _note_ends(self, row: Mapping[str, Any]) -> None:
+        for name, value in row.items():
+            if name != "step":
+                ends = self.body["metrics"].setdefault(name, [value, value])
+                ends[1] = value
+
+    def _write(self) -> None:
+        write_atomic(self.out / "run.json", _json_bytes(self.body))
+
+
+class StopRequest:
+    """Turns SIGTERM and the first Ctrl-C into a flag that the loop looks at between steps; a second Ctrl-C
+    interrupts."""
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number).name
+
+
+def env() -> dict[str, Any]:
+    """Versions and machine, as every record carries them."""
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {
+        "python": platform.python_version(), "lpt": _own_version(), "platform": platform.platform(),
+        "device": device, "packages": packages,
+    }  # fmt: skip
+
+
+def now() -> str:
+    """The time as records write it: ISO-8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process held: on the GPU when it used one, else resident."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return int(torch.cuda.max_memory_allocated())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if platform.system() == "Darwin" else peak * 1024)
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("lpt")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "there is no run to resume", seen=f"{path}: {error}", next="start it without --resume"
+        ) from error
+
+
+def _json_bytes(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, indent=1, default=str).encode() + b"\n"
