@@ -26,9 +26,11 @@ from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress
 from manifests.digests import content_root, key_root, order_sha256
 from manifests.errors import UsageError
-from manifests.policy import Check, Metric, Policy, evaluate, exit_code, load_policy
+from manifests.policy import Check, Metric, Policy, evaluate, exit_code, load_policy, verdict_of
 
 EXAMPLES = 5  # rows shown with a metric; `rows(check)` has all of them
+# The order in which a benchmark's layout is tried: prompts with answers, chats, plain text.
+BENCHMARK_READERS = tuple(CONTRACTS[name] for name in ("rlvr", "sft", "text"))
 # What no check looks for yet. A reader of a green report must not believe otherwise.
 UNSEEN = (
     "near-duplicates between splits",
@@ -115,7 +117,7 @@ def audit(
         max_length=max_length,
         verifiers=verifiers,
         against=read_against(against, chosen, normaliser) if against else None,
-        benchmarks=tuple(read_benchmark(name, paths, _by_question(chosen)) for name, paths in (benchmarks or {}).items()),
+        benchmarks=tuple(read_benchmark(name, paths, BENCHMARK_READERS) for name, paths in (benchmarks or {}).items()),
     )
     splits = tuple(survey_split(name, data, chosen, normaliser, lent, progress) for name, data in datasets.items())
     survey = Survey(chosen, normaliser, splits, lent)
@@ -129,17 +131,13 @@ def contract_of(name: str) -> Contract:
     return CONTRACTS[name]
 
 
-def _by_question(first: Contract) -> tuple[Contract, ...]:
-    """Return the contracts in the order in which a benchmark's layout is tried: prompts with answers, chats, then text."""
-    return tuple(CONTRACTS[n] for n in ("rlvr", "sft", "text"))
-
-
 def _report(survey: Survey, policy: Policy) -> AuditReport:
     outcomes = {name: _run(measure, survey) for name, measure in _measures(survey).items()}
     outcomes = _located(survey, outcomes)
     metrics = tuple(_metric(name, outcome) for name, outcome in outcomes.items())
-    checks, verdict = evaluate(policy, metrics)
+    checks, _ = evaluate(policy, metrics)
     dressed = tuple(_dressed(check, survey, outcomes) for check in checks)
+    verdict = verdict_of(dressed)
     skipped = tuple(f"{m.id}: {m.reason}" for m in metrics if m.status != "ok")
     return AuditReport(survey, policy, outcomes, metrics, dressed, verdict, skipped + UNSEEN)
 
@@ -178,12 +176,16 @@ def _located(survey: Survey, outcomes: Mapping[str, Outcome]) -> dict[str, Outco
     }
     placed = {}
     for name, outcome in outcomes.items():
-        findings = tuple(
-            f if f.file or f.row not in places[f.split] else replace(f, file=places[f.split][f.row][0], line=places[f.split][f.row][1])
-            for f in outcome.findings
-        )
+        findings = tuple(_placed(f, places[f.split]) for f in outcome.findings)
         placed[name] = replace(outcome, findings=findings)
     return placed
+
+
+def _placed(finding: Finding, places: Mapping[int, tuple[str, int]]) -> Finding:
+    if finding.file or finding.row not in places:
+        return finding
+    file, line = places[finding.row]
+    return replace(finding, file=file, line=line)
 
 
 def locate(dataset: Dataset, rows: set[int]) -> dict[int, tuple[str, int]]:
@@ -202,7 +204,9 @@ def locate(dataset: Dataset, rows: set[int]) -> dict[int, tuple[str, int]]:
 
 def _metric(name: str, outcome: Outcome) -> Metric:
     examples = [as_row(f) for f in outcome.findings[:EXAMPLES]]
-    return Metric(id=name, value=outcome.value, n=outcome.n, status=outcome.status, reason=outcome.reason, rows=examples)
+    return Metric(
+        id=name, value=outcome.value, n=outcome.n, status=outcome.status, reason=outcome.reason, rows=examples
+    )
 
 
 def as_row(finding: Finding) -> dict[str, Any]:
@@ -224,7 +228,9 @@ def _dressed(check: Check, survey: Survey, outcomes: Mapping[str, Outcome]) -> C
     }.items():
         said = said.replace("{" + name + "}", value)
     effect = outcomes[check.id].effect if check.id in outcomes else ""
-    return replace(check, next=f"{said}  (estimated: {effect})" if said and effect else said)
+    said = f"{said}  (estimated: {effect})" if said and effect else said
+    # What broke was meant to run, whether the policy insists on it or not.
+    return replace(check, next=said, required=check.required or check.status == "error")
 
 
 def inputs_text(survey: Survey) -> str:

@@ -1,4 +1,4 @@
-"""Contracts: what rows of one kind have to keep before anything trains on them. One module each, one line in the table."""
+"""Contracts: what rows of one kind have to keep before anything trains on them; one module and one line each."""
 
 from __future__ import annotations
 

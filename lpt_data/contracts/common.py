@@ -1,7 +1,8 @@
 """What every contract shares: the words of a check, the protocols of injected judges, and the rules on characters.
 
-A *rule* looks at one record and returns what is wrong with it, or None. A *measure* looks at the whole survey and returns an
-`Outcome`. A contract is two visible tables of those. Nothing here knows thresholds: a policy turns values into a verdict.
+A *rule* looks at one record and returns what is wrong with it, or None. A *measure* looks at the whole survey and
+returns an `Outcome`. A contract is two visible tables of those. Nothing here knows thresholds: a policy turns values
+into a verdict.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Encoder(Protocol):
     """A tokenizer with its chat template; raises an `LptError` for a conversation that it cannot render.
 
     Optional attributes are used where present: `bos_token_id: int | None` (its own or its `tokenizer`'s), `stop_ids`
-    (a collection of token ids) and `encode_prompt(messages) -> list[int]`. Where one is absent the check that needs it is
-    skipped, and says so.
+    (a collection of token ids) and `encode_prompt(messages) -> list[int]`. Where one is absent the check that needs it
+    is skipped, and says so.
     """
 
     name: str
@@ -46,8 +47,8 @@ class Encoder(Protocol):
 class Verifier(Protocol):
     """The judge that will score rollouts.
 
-    Optional: `gold_completion(answer) -> str | None` writes a completion that must score 1, `wrong_completion(answer)` one
-    that must score 0.
+    Optional: `gold_completion(answer) -> str | None` writes a completion that must score 1, `wrong_completion(answer)`
+    one that must score 0.
     """
 
     def parse_gold(self, answer: str) -> bool:
@@ -71,7 +72,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one measure. `value` is None unless `status` is "ok"; `reason` says why, or comments on the value."""
+    """The result of one measure. `value` is None unless `status` is "ok"; `reason` says why, or comments on it."""
 
     value: float | None
     n: int
@@ -122,10 +123,10 @@ def is_blank(text: Any) -> bool:
 
 
 NUL = re.compile(r"\x00")
-# Tab, line feed, carriage return and form feed are white space in real documents; ESC, DEL and the C1 block are not text.
+# Tab, line feed, carriage return and form feed are white space in documents; ESC, DEL and the C1 block are no text.
 CONTROL = re.compile(r"[\x01-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
-# UTF-8 read with a one-byte code page: lead byte C3, C2 or E2 80 shows as "\xc3", "\xc2" or "\xe2\u20ac", followed by what
-# Latin-1 or Windows-1252 show for a continuation byte.
+# UTF-8 read with a one-byte code page: lead byte C3, C2 or E2 80 shows as "\xc3", "\xc2" or "\xe2\u20ac", followed by
+# what Latin-1 or Windows-1252 show for a continuation byte.
 MOJIBAKE = re.compile(
     r"\xc3[\x80-\xbf\u20ac\u0192\u2020\u2021\u02c6\u2030\u0160\u2039\u0152]"
     r"|\xc2[\x80-\xbf]"

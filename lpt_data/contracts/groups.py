@@ -89,10 +89,14 @@ def _shared(survey: Survey, column: str, what: str) -> Outcome:
     findings, total = [], 0
     for index, left in enumerate(survey.splits):
         for right in survey.splits[index + 1 :]:
-            there = {digest: position for position, digest in reversed(list(enumerate(as_bytes(getattr(right, column)))))}
+            there = {
+                digest: position for position, digest in reversed(list(enumerate(as_bytes(getattr(right, column)))))
+            }
             hits = [(p, d) for p, d in enumerate(as_bytes(getattr(left, column))) if d in there]
             total += len({d for _, d in hits})
-            findings += [left.finding(p, f"same {what} as {right.name} row {int(right.rows[there[d]])}") for p, d in hits]
+            findings += [
+                left.finding(p, f"same {what} as {right.name} row {int(right.rows[there[d]])}") for p, d in hits
+            ]
     return Outcome(total, survey.n, tuple(findings))
 
 
@@ -149,7 +153,7 @@ def benchmark_hits(benchmark: Reference) -> Measure:
 
 
 def all_benchmarks(survey: Survey) -> Outcome:
-    """Number of rows that contain a question of any benchmark given: the one value that a policy can name beforehand."""
+    """Number of rows that contain a question of any benchmark: the one value that a policy can name beforehand."""
     if not survey.lent.benchmarks:
         return skipped("no benchmark was given (--benchmark NAME=PATH)", survey.n)
     each = [benchmark_hits(b)(survey) for b in survey.lent.benchmarks]

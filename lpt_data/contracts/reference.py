@@ -1,11 +1,11 @@
 """Reading what the audited rows must not repeat: reference rows (`--against`) and benchmarks (`--benchmark NAME=PATH`).
 
-A benchmark is compared by its whole questions, normalised. Overlap of word n-grams and of meaning is not looked for here.
+A benchmark is compared by its whole questions, normalised. Overlap of n-grams or of meaning is not looked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lpt_data.contracts.survey import Contract, Reference, question_hash
@@ -39,8 +39,8 @@ def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> R
     return Reference("the reference", items, sources(dataset), records, keys, error=error)
 
 
-def read_benchmark(name: str, paths: Sequence[str], contracts: Iterable[Contract]) -> Reference:
-    """Read the questions of a benchmark in whatever layout it has; raise BadInputError when no column holds questions."""
+def read_benchmark(name: str, paths: Sequence[str], contracts: Sequence[Contract]) -> Reference:
+    """Read the questions of a benchmark in the layout it has; raise BadInputError when no column holds any."""
     expand(paths)  # a missing file is answered as a missing file, not as a layout that does not fit
     tried: list[str] = []
     for contract in contracts:

@@ -1,7 +1,7 @@
 """What a tokenizer and its template make of the rows: rendering, truncation, supervision, stop tokens, doubled BOS.
 
-The encoder is lent by the caller, so this package never loads a tensor library. Rows are rendered during the survey; the
-measures here read the counts.
+The encoder is lent by the caller, so this package never loads a tensor library. Rows are rendered during the survey;
+the measures here read the counts.
 """
 
 from __future__ import annotations
@@ -77,9 +77,13 @@ def _nothing_rendered(tokens: np.ndarray) -> Outcome | None:
     return None if len(tokens) else skipped("no row could be rendered")
 
 
-def _where(survey: Survey, chosen: Callable[[np.ndarray], np.ndarray], say: Callable[[np.ndarray], str]) -> tuple[Finding, ...]:
-    """Return findings for the token rows that `chosen` marks; `say` words one row [position, length, supervised, kept]."""
-    return tuple(part.finding(int(row[0]), say(row)) for part in survey.splits for row in part.tokens[chosen(part.tokens)])
+def _where(
+    survey: Survey, chosen: Callable[[np.ndarray], np.ndarray], say: Callable[[np.ndarray], str]
+) -> tuple[Finding, ...]:
+    """Return findings for the token rows that `chosen` marks; `say` words one [position, length, supervised, kept]."""
+    return tuple(
+        part.finding(int(row[0]), say(row)) for part in survey.splits for row in part.tokens[chosen(part.tokens)]
+    )
 
 
 def _gate(gate: str) -> Measure:
@@ -113,7 +117,9 @@ def truncation_rate(survey: Survey) -> Outcome:
     findings = _where(survey, lambda t: t[:, 1] > limit, lambda row: f"{row[1]} tokens, limit {limit}")
     value = share(len(findings), len(tokens))
     trials = [limit * 3 // 2, limit * 2]
-    effect = ", ".join(f"{share(int((tokens[:, 1] > t).sum()), len(tokens)):.2%} at {t}" for t in trials) if value else ""
+    effect = (
+        ", ".join(f"{share(int((tokens[:, 1] > t).sum()), len(tokens)):.2%} at {t}" for t in trials) if value else ""
+    )
     return Outcome(value, len(tokens), findings, effect=effect)
 
 

@@ -22,7 +22,7 @@ SPEAKERS = ("system", "user", "assistant", "tool")
 
 
 def prompt_fault(record: Record) -> str | None:
-    """A prompt that poses nothing: no turn, an empty turn, an unknown role, or a last turn that nobody has to answer."""
+    """A prompt that poses nothing: no turn, an empty turn, an unknown role, a last turn that asks nothing."""
     messages = record["prompt"]
     if not messages:
         return "the prompt has no turns"
@@ -100,7 +100,7 @@ def _scored(verifier: Verifier, completion: str, answer: str, what: str) -> str 
 
 
 def judge(record: Record, verifiers: Mapping[str, Verifier]) -> Judgement:
-    """Ask the row's own verifier, both ways: its gold must score 1, and a wrong, an empty and an echoed answer must not."""
+    """Ask the row's own verifier, both ways: its gold must score 1; a wrong, an empty and an echoed answer must not."""
     name = record.get("verifier") or ""
     verifier = verifiers.get(name)
     if verifier is None:
@@ -139,7 +139,7 @@ def _self_test(record: Record, verifier: Verifier, answer: str) -> dict[str, str
 
 
 def _judged(name: str, *, unable: str = "") -> Measure:
-    """Return the share of rows that fail one of the verifier's tests; it is skipped unless every row's verifier is there."""
+    """Return the share of rows that fail one of the verifier's tests; skipped unless every row's verifier is there."""
 
     def measure(survey: Survey) -> Outcome:
         if survey.lent.verifiers is None:

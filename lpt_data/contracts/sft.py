@@ -15,7 +15,7 @@ from lpt_data.contracts.common import CHARACTER_RULES, Record, Rule, is_blank
 from lpt_data.contracts.survey import Contract, Parts
 
 ROLES = ("system", "user", "assistant", "tool")
-# What may stand before a turn. None is the start of the conversation; a tool speaks after a tool call alone (see role_fault).
+# What may stand before a turn. None is the start of the conversation; a tool speaks after a tool call alone.
 MAY_FOLLOW: dict[str, tuple[str | None, ...]] = {
     "system": (None,),
     "user": (None, "system", "assistant"),
@@ -30,7 +30,7 @@ RESERVED = re.compile(
 
 
 def role_fault(record: Record) -> str | None:
-    """The first break of turn order: system only first, user and assistant in turns, tool after a tool call, assistant last."""
+    """The first break of turn order: system first, user and assistant in turns, tool after a call, assistant last."""
     messages = record["messages"]
     before: str | None = None
     calling = False
@@ -101,7 +101,7 @@ def _call_fault(call: Record, names: set[str], open_ids: set[str]) -> str | None
 
 
 def tool_call_fault(record: Record) -> str | None:
-    """The first call or result that does not fit: name declared, arguments a JSON object, ids paired, no call left open."""
+    """The first call or result that does not fit: declared, arguments a JSON object, ids paired, none left open."""
     names = _tool_names(record.get("tools"))
     if isinstance(names, str):
         return names
@@ -132,7 +132,7 @@ def reserved_token(record: Record) -> str | None:
 
 
 def parts(record: Record) -> Parts:
-    """Split a conversation into what is asked (all before the last turn, and the tools) and what is learned (the last turn)."""
+    """Split a conversation into what is asked (all before the last turn, tools too) and what is learned (the last)."""
     messages: list[dict[str, Any]] = list(record["messages"])
     questions = [m["content"] for m in messages if m.get("role") == "user" and isinstance(m.get("content"), str)]
     return Parts([messages[:-1], record.get("tools")], messages[-1:], questions)
@@ -156,4 +156,6 @@ MEASURES = {
     "sft.stop.unsupervised_share": rendered.unsupervised_stops,
     "sft.bos.double_share": rendered.double_bos,
 }
-CONTRACT = Contract("sft", default_key="text", parts=parts, render=rendered.conversation, rules=RULES, measures=MEASURES)
+CONTRACT = Contract(
+    "sft", default_key="text", parts=parts, render=rendered.conversation, rules=RULES, measures=MEASURES
+)

@@ -30,7 +30,7 @@ GATE_OF_REASON = {"two_start_tokens": "bos", "no_stop_token": "stop"}
 
 @dataclass(frozen=True)
 class Parts:
-    """A record seen as a task: `asked` and `learned` are any JSON values, `questions` the texts a benchmark could contain."""
+    """A record seen as a task: `asked` and `learned` are any JSON values, `questions` what a benchmark could hold."""
 
     asked: Any
     learned: Any
@@ -250,7 +250,12 @@ def _columns(data: bytearray, width: int) -> np.ndarray:
 
 
 def survey_split(
-    name: str, dataset: Dataset, contract: Contract, normaliser: str, lent: Instruments, progress: Progress | None = None
+    name: str,
+    dataset: Dataset,
+    contract: Contract,
+    normaliser: str,
+    lent: Instruments,
+    progress: Progress | None = None,
 ) -> SplitSurvey:
     """Read one split once and return its facts. Raises what the reader raises for files that cannot be read at all."""
     report = progress or silent

@@ -1,0 +1,57 @@
+"""Which recorded stages made the files that are about to be admitted, followed back to the first input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from manifests.catalog import Catalog
+
+
+@dataclass(frozen=True)
+class Origin:
+    """`parents` made the files, `stages` are all stages behind them, `funnel` their row counts, oldest first."""
+
+    parents: tuple[str, ...]
+    stages: tuple[str, ...]
+    funnel: tuple[dict[str, Any], ...]
+
+
+def origin(catalog: Catalog, source_sha256s: Iterable[str]) -> Origin:
+    """Match files by the sha256 of their bytes with what stages (and earlier admissions) wrote; names do not matter."""
+    made_by: dict[str, str] = {}
+    for object_id, body in catalog.find("lpt.admission/1"):
+        for split in body["splits"].values():
+            made_by.update({f["sha256"]: object_id for f in split["files"]})
+    stages: dict[str, Mapping[str, Any]] = {}
+    for object_id, body in reversed(list(catalog.find("lpt.stage/1"))):  # newest last, so that it wins
+        stages[object_id] = body
+        made_by.update({f["sha256"]: object_id for f in body.get("outputs", ())})
+    parents = list(dict.fromkeys(made_by[s] for s in source_sha256s if s in made_by))
+    ordered: list[str] = []
+    for parent in parents:
+        _oldest_first(parent, stages, made_by, ordered, set())
+    funnel = tuple(_counts(stages[object_id]) for object_id in ordered)
+    return Origin(tuple(parents), tuple(ordered), funnel)
+
+
+def _oldest_first(
+    object_id: str,
+    stages: Mapping[str, Mapping[str, Any]],
+    made_by: Mapping[str, str],
+    ordered: list[str],
+    path: set[str],
+) -> None:
+    """Append a stage after the stages behind it; `path` stops a stage whose output equals its own input."""
+    if object_id not in stages or object_id in ordered or object_id in path:
+        return
+    body = stages[object_id]
+    behind = [*body.get("parents", ()), *(made_by.get(f.get("sha256", ""), "") for f in body.get("inputs", ()))]
+    for parent in behind:
+        _oldest_first(parent, stages, made_by, ordered, path | {object_id})
+    ordered.append(object_id)
+
+
+def _counts(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: body.get(name) for name in ("stage", "rows_in", "removed", "quarantined", "rows_out")}
