@@ -209,13 +209,17 @@ def _judge(rule: Rule, metric: Metric | None) -> Check:
         return replace(check, status=metric.status)
     if metric.value is None or math.isnan(metric.value):
         return replace(check, status="error", value=None, detail=metric.reason or "the measurement is not a number")
-    for kind, status in ((rule.reject, "fail"), (rule.tune, "warn")):
-        if kind is not None and not kind.holds(metric.value):
-            word: Severity = "reject" if status == "fail" else "tune"
-            return replace(check, status=status, op=kind.op, threshold=kind.threshold, severity=word)
+    if rule.reject is not None and not rule.reject.holds(metric.value):
+        return _broken(check, rule.reject, "fail", "reject")
+    if rule.tune is not None and not rule.tune.holds(metric.value):
+        return _broken(check, rule.tune, "warn", "tune")
     if metric.n == 0:
         return replace(check, detail=metric.reason or "there was nothing to look at")
     return replace(check, status="pass")
+
+
+def _broken(check: Check, bound: Bound, status: Status, severity: Severity) -> Check:
+    return replace(check, status=status, op=bound.op, threshold=bound.threshold, severity=severity)
 
 
 # -- reading
@@ -237,10 +241,10 @@ def _build(body: dict[str, Any], origin: str, base: Path | None, seen: tuple[str
             )
         parent = _load(str(extends), base or Path(), seen)
     rules = {rule.id: rule for rule in parent.rules} if parent else {}
-    for name in _strings(body.get("drop"), "drop", origin):
-        if rules.pop(name, None) is None:
+    for dropped in _strings(body.get("drop"), "drop", origin):
+        if rules.pop(dropped, None) is None:
             raise BadInputError(
-                "a check that is dropped was not inherited", seen=f"{origin}: {name}", next="correct its id"
+                "a check that is dropped was not inherited", seen=f"{origin}: {dropped}", next="correct its id"
             )
     entries = body.get("checks") or []
     if not isinstance(entries, list):
@@ -254,8 +258,8 @@ def _build(body: dict[str, Any], origin: str, base: Path | None, seen: tuple[str
             raise BadInputError("a check is there twice", seen=f"{origin}: {rule.id}", next="keep one of them")
         given.add(rule.id)
         rules[rule.id] = rule
-    contract = body.get("contract") or (parent.contract if parent else None)
-    name = body.get("name") or (parent.name if parent else None)
+    contract: Any = body.get("contract") or (parent.contract if parent else None)
+    name: Any = body.get("name") or (parent.name if parent else None)
     if not isinstance(contract, str) or not isinstance(name, str):
         raise BadInputError("a policy needs a name and a contract", seen=origin, next="e.g. name: mine, contract: sft")
     return Policy(name, contract, tuple(rules.values()))
@@ -266,9 +270,12 @@ def _rule(entry: Any, inherited: Mapping[str, Rule], origin: str) -> Rule:
         raise BadInputError("a check has no id", seen=f"{origin}: {entry!r}"[:300], next="- {id: …, reject: '<= 0'}")
     policy_yaml.refuse_unknown(entry, _RULE_KEYS, f"{origin}: {entry['id']}")
     rule = inherited.get(entry["id"], Rule(entry["id"]))
-    for name in ("tune", "reject"):
-        if name in entry:
-            rule = replace(rule, **{name: None if entry[name] is None else _bound(entry[name], f"{origin}: {rule.id}")})
+    bounds = {
+        name: None if entry[name] is None else _bound(entry[name], f"{origin}: {rule.id}")
+        for name in ("tune", "reject")
+        if name in entry
+    }
+    rule = replace(rule, tune=bounds.get("tune", rule.tune), reject=bounds.get("reject", rule.reject))
     for name, kind in (("required", bool), ("next", str)):
         if name in entry:
             if not isinstance(entry[name], kind):
