@@ -29,28 +29,38 @@ MAX_SECONDS = 120.0
 _MAX_SPILL = "8GB"
 
 CANNED: dict[str, str] = {
-    "lost-rows": """SELECT stage, reason, action, count(*) AS rows FROM v_decision
+    "lost-rows": """
+        SELECT stage, reason, action, count(*) AS rows FROM v_decision
         WHERE action <> 'rewrite' GROUP BY ALL ORDER BY rows DESC""",
-    "removed": """SELECT stage, stage_id, row, reason, score, witness_row, record_id, witness_id FROM v_decision
+    "removed": """
+        SELECT stage, stage_id, row, reason, score, witness_row, record_id, witness_id FROM v_decision
         WHERE action = 'remove' ORDER BY score NULLS LAST, stage_id, row LIMIT 100""",
-    "funnel": """SELECT created, stage, rows_in, removed, quarantined, rows_out, seconds FROM v_stage
+    "funnel": """
+        SELECT created, stage, rows_in, removed, quarantined, rows_out, seconds FROM v_stage
         ORDER BY created, rows_in DESC""",
-    "manifests": "SELECT name, version, contract, verdict, rows, policy, created FROM v_manifest ORDER BY created DESC",
-    "checks": """SELECT name, version, check_id, status, value, op, threshold, n, next FROM v_check
+    "manifests": """
+        SELECT name, version, contract, verdict, rows, policy, created FROM v_manifest ORDER BY created DESC""",
+    "checks": """
+        SELECT name, version, check_id, status, value, op, threshold, n, next FROM v_check
         ORDER BY name, version DESC, CASE status WHEN 'fail' THEN 0 WHEN 'error' THEN 1 WHEN 'warn' THEN 2
         WHEN 'skipped' THEN 3 ELSE 4 END, check_id""",
-    "not-checked": """SELECT name, version, check_id, status, required, detail FROM v_check
+    "not-checked": """
+        SELECT name, version, check_id, status, required, detail FROM v_check
         WHERE status IN ('skipped', 'error') OR n = 0 ORDER BY name, version DESC, required DESC, check_id""",
-    "runs": """SELECT created, run_id, algorithm, split, verified, tainted, verdict, status, steps, seconds, model
+    "runs": """
+        SELECT created, run_id, algorithm, split, verified, tainted, verdict, status, steps, seconds, model
         FROM v_run ORDER BY created DESC""",
-    "metrics": "SELECT run_id, algorithm, metric, first, last, last - first AS change FROM v_metric ORDER BY run_id,
-    metric", "untrained": """SELECT s.name, s.version, s.split, s.rows, m.verdict FROM v_split s JOIN v_manifest m
-    USING (manifest_id)
-        WHERE NOT EXISTS (FROM v_run r WHERE r.manifest_id = s.manifest_id AND r.split LIKE '%:' || s.split)
+    "metrics": """
+        SELECT run_id, algorithm, metric, first, last, last - first AS change FROM v_metric ORDER BY run_id, metric""",
+    "untrained": """
+        SELECT s.name, s.version, s.split, s.rows, m.verdict FROM v_split s JOIN v_manifest m USING (manifest_id)
+        WHERE NOT EXISTS (FROM v_run r WHERE r.manifest_id = s.manifest_id AND ends_with(r.split, ':' || s.split))
         ORDER BY s.name, s.version DESC, s.split""",
-    "tainted": """SELECT run_id, split, verified, verdict, checkpoint FROM v_run
+    "tainted": """
+        SELECT run_id, split, verified, verdict, checkpoint FROM v_run
         WHERE tainted OR verified <> 'admitted' OR verdict = 'reject' ORDER BY created DESC""",
-    "lineage": """SELECT child_type, child_label, parent_type, coalesce(parent_label, parent) AS parent FROM v_lineage
+    "lineage": """
+        SELECT child_type, child_label, parent_type, coalesce(parent_label, parent) AS parent FROM v_lineage
         ORDER BY child_type, child_label, parent""",
 }
 
