@@ -1,15 +1,27 @@
-"""Raw files read as one re-iterable stream of numbered rows; what cannot be read is quarantined, never dropped."""
+"""Raw files read as one re-iterable stream of numbered rows; what cannot be read is quarantined, never dropped.
+
+A row's number is its place in the input: all rows of all files, in the order given, the quarantined ones included; blank
+lines are no rows. A pass adds what it found wrong to `quarantined()`, so a later pass may know more than an earlier one.
+"""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lpt_data.io import SourceFile
+from lpt_data import layouts
+from lpt_data.io.readers import Chunk, read
+from lpt_data.io.sources import SourceFile, expand
+from lpt_data.layouts import Layout
+from lpt_data.record_text import KEYS, text_of
+from manifests.canon import record_id, text_ids
+from manifests.errors import BadInputError, RecordError
 
 
 @dataclass(frozen=True)
@@ -25,7 +37,7 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class Batch:
-    """Parsed rows of one file, in order; quarantined rows leave gaps in ``rows``."""
+    """Readable rows of one file, in order; quarantined rows leave gaps in ``rows``."""
 
     rows: np.ndarray  # int64 [n]
     lines: np.ndarray  # int64 [n], 1-based place in the file
@@ -39,41 +51,317 @@ class TextBatch:
     """The text under one key for a batch of rows."""
 
     rows: np.ndarray  # int64 [n]
-    texts: pa.Array  # large_string [n]
+    texts: pa.Array  # large_string [n], no nulls, none blank
     ids: np.ndarray  # uint8 [n, 32], canonical record ids
 
 
 class Dataset:
-    """One or more files of the same logical schema, read as rows of one kind."""
+    """One or more files of the same logical schema, read as rows of one kind; may be iterated any number of times."""
 
-    files: tuple[SourceFile, ...]
-    kind: str
-    layout: str
+    def __init__(
+        self, files: Sequence[SourceFile], kind: str, layout: Layout, text_column: str, columns: Sequence[str]
+    ) -> None:
+        self.files: tuple[SourceFile, ...] = tuple(files)
+        self.kind = kind
+        self.layout = layout.name
+        self.text_column = text_column
+        self.columns: tuple[str, ...] = tuple(columns)  # as seen in the first rows
+        self.first_rows: list[int] = []  # index of the first row of each file, known after a full pass
+        self._layout = layout
+        self._bad: dict[int, Quarantine] = {}
+        self._rows: int | None = None
 
     @classmethod
     def open(
         cls, inputs: Sequence[str], *, kind: str | None = None, layout: str | None = None, text_column: str = "text"
     ) -> Dataset:
-        """Find the files, read their first rows and settle the layout and the kind."""
-        return cls()
+        """Find the files, read the first rows and settle layout and kind; BadInputError says what does not fit.
+
+        `layout` overrides what the columns say; `text_column` names the column of plain text where it is not `text`.
+        """
+        files = expand(inputs)
+        columns = _first_columns(files[0])
+        chosen = _choose(columns, kind, layout, text_column)
+        return cls(files, kind or chosen.kinds[0], chosen, text_column, columns)
+
+    # -- passes
 
     def texts(self, key: str = "text") -> Iterator[TextBatch]:
-        """Batches of the text under ``key`` (text, prompt, response, row, or a column) with record ids."""
-        return iter(())
+        """Yield the text under `key`, with record ids: `text`, `prompt`, `response`, `row`, or the name of a column.
+
+        For records that are no plain text, `text` is all they say, `prompt` what precedes the last reply (system messages
+        left out), `response` that reply, `row` the canonical JSON. A row whose text is missing, blank or of another type is
+        quarantined. Raises BadInputError for a column that is not there.
+        """
+        plain = self.kind == "text" and (key in ("text", "row", self.text_column))
+        if not plain and key not in KEYS and key not in self.columns:
+            raise self._no_column(key)
+        if self.kind == "text" and key in ("prompt", "response") and key not in self.columns:
+            raise self._no_column(key)
+        for part in self._parts([self.text_column] if plain else None):
+            batch = self._plain_texts(part) if plain else self._keyed_texts(part, key)
+            if len(batch.rows):
+                yield batch
 
     def records(self) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
-        """Each row as (row index, canonical record, other columns)."""
-        return iter(())
+        """Yield each row as (row index, canonical record, other columns)."""
+        for row, record, extra, _ in self.identified():
+            yield row, record, extra
+
+    def identified(self) -> Iterator[tuple[int, dict[str, Any], dict[str, Any], bytes]]:
+        """Yield each row as (row index, canonical record, other columns, record id)."""
+        for part in self._parts(None):
+            for place, record, extra, name in self._converted(part):
+                yield part.row(place), record, extra, name
 
     def batches(self) -> Iterator[Batch]:
-        """Each batch of parsed rows, whatever the layout."""
-        return iter(())
+        """Yield readable rows as they are, whatever the layout."""
+        for part in self._parts(None):
+            chunk = part.chunk
+            yield Batch(part.start + chunk.offsets, chunk.lines, part.file, chunk.records, chunk.raw)
 
     def quarantined(self) -> list[Quarantine]:
-        """Rows that some pass over this dataset could not use, by row; complete after one full pass."""
-        return []
+        """Return the rows that a pass over this dataset could not use, by row; complete after one full pass."""
+        return [self._bad[row] for row in sorted(self._bad)]
 
     @property
     def rows_in(self) -> int:
-        """Rows of the input, quarantined ones included; known after one full pass."""
-        return 0
+        """Rows of the input, quarantined ones included; reads the input once when no full pass has been made."""
+        if self._rows is None:
+            for _ in self._parts(None):
+                pass
+        assert self._rows is not None
+        return self._rows
+
+    # -- inside
+
+    def _parts(self, columns: list[str] | None) -> Iterator[_Part]:
+        """Yield the chunks of every file, collecting what is bad and closing the books at the end."""
+        start = 0
+        first_rows = []
+        for number, source in enumerate(self.files):
+            first_rows.append(start)
+            rows = 0
+            for chunk in read(source, columns):
+                for bad in chunk.bad:
+                    self._reject(start + bad.offset, source.path, bad.line, bad.reason, bad.detail)
+                yield _Part(self, start, number, chunk)
+                rows += chunk.rows
+            self._close(source, start, rows)
+            start += rows
+        self._rows = start
+        self.first_rows = first_rows
+
+    def _close(self, source: SourceFile, start: int, rows: int) -> None:
+        """Refuse a file without a single row, and one in which not a single row could be used."""
+        if not rows:
+            raise BadInputError("a file holds no rows", seen=source.path, next="leave it out, or make it again")
+        bad = [self._bad[row] for row in range(start, start + rows) if row in self._bad] if self._bad else []
+        if len(bad) == rows:
+            shown = "; ".join(f"line {b.line}: {b.reason} ({b.detail})" for b in bad[:3])
+            raise BadInputError(
+                f"no row of {source.path} can be used",
+                seen=f"{rows} rows, all bad; {shown}",
+                next=f"check the file, or choose another layout with --layout (it was read as {self.layout})",
+            )
+
+    def _reject(self, row: int, file: str, line: int, reason: str, detail: str) -> None:
+        self._bad.setdefault(row, Quarantine(row, file, line, reason, detail))
+
+    def _plain_texts(self, part: _Part) -> TextBatch:
+        column, records = self.text_column, part.chunk.records
+        if isinstance(records, pa.Table):
+            return self._arrow_texts(part, records)
+        texts = [row.get(column) for row in records]
+        offsets = part.chunk.offsets
+        if not all(type(text) is str and text and not text.isspace() for text in texts):
+            good = [i for i, text in enumerate(texts) if part.usable(i, text, column)]
+            offsets, texts = offsets[good], [texts[i] for i in good]
+        return TextBatch(part.start + offsets, pa.array(texts, pa.large_string()), text_ids(texts))
+
+    def _arrow_texts(self, part: _Part, table: pa.Table) -> TextBatch:
+        """Texts of a Parquet column without a Python row; ids come from the strings alone."""
+        column = self.text_column
+        if column not in table.column_names:
+            raise self._no_column(column)
+        array = text_array(table[column])
+        if array is None:
+            raise BadInputError(
+                f"the column {column} is no text",
+                seen=str(table[column].type),
+                next="name a text column with --text-column",
+            )
+        array = array.cast(pa.large_string())
+        broken = invalid_utf8(array)
+        for place in np.flatnonzero(broken).tolist():
+            part.reject(place, "invalid_utf8", f"{column} is no UTF-8")
+        places = np.flatnonzero(~broken)
+        array = array.filter(pa.array(~broken)) if broken.any() else array
+        blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(array)), 0)
+        bad = pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
+        if bad.any():
+            for i in np.flatnonzero(bad).tolist():
+                part.usable(int(places[i]), array[i].as_py(), column)
+            array, places = array.filter(pa.array(~bad)), places[~bad]
+        return TextBatch(part.start + part.chunk.offsets[places], array, text_ids(array.to_pylist()))
+
+    def _keyed_texts(self, part: _Part, key: str) -> TextBatch:
+        rows, texts, ids = [], [], []
+        for place, record, extra, name in self._converted(part):
+            text = self._value(part, place, record, extra, key)
+            if part.usable(place, text, key):
+                rows.append(part.row(place))
+                texts.append(text)
+                ids.append(name)
+        packed = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 32)
+        return TextBatch(np.array(rows, np.int64), pa.array(texts, pa.large_string()), packed)
+
+    def _value(self, part: _Part, place: int, record: dict[str, Any], extra: dict[str, Any], key: str) -> Any:
+        """What a row says under a key: a column of that name comes before the text of the record."""
+        if key in self.columns:
+            records = part.chunk.records
+            if isinstance(records, pa.Table):
+                value = records[key][place].as_py() if key in records.column_names else None
+            else:
+                value = records[place].get(key)
+            if key not in KEYS or isinstance(value, str):
+                return value
+        return text_of(self.kind, record, key)
+
+    def _converted(self, part: _Part) -> Iterator[tuple[int, dict[str, Any], dict[str, Any], bytes]]:
+        """Yield (place in the chunk, canonical record, other columns, record id) of the rows that have a record."""
+        convert, consumed, kind = self._layout.convert[self.kind], self._layout.consumed, self.kind
+        alias = self.text_column if self.text_column != "text" else None
+        for place, row in part.dicts():
+            if alias is not None:  # the named column takes the place of a column `text`, which would be in its way
+                consumed, row = frozenset((alias, "text")), {**row, "text": row.get(alias)}
+            try:
+                record = convert(row)
+                name = record_id(kind, record)
+            except RecordError as error:
+                part.reject(place, error.reason, f"{error.what}; {error.seen}")
+                continue
+            if kind == "text" and not part.usable(place, record["text"], self.text_column):
+                continue
+            yield place, record, {key: value for key, value in row.items() if key not in consumed}, name
+
+    def _no_column(self, key: str) -> BadInputError:
+        near = difflib.get_close_matches(key, self.columns, n=1)
+        known = ", ".join(k for k in KEYS if self.kind != "text" or k in ("text", "row"))
+        return BadInputError(
+            f"no column is called {key}",
+            seen=f"columns: {', '.join(self.columns)}",
+            next=f"did you mean {near[0]}?" if near else f"name one of them, or one of: {known}",
+        )
+
+
+def _first_columns(source: SourceFile) -> list[str]:
+    """Names of the columns in the first rows of a file, in the order of their appearance."""
+    rows, reasons = 0, []
+    for chunk in read(source):
+        if isinstance(chunk.records, pa.Table):
+            return list(chunk.records.column_names)
+        if chunk.records:
+            return list(dict.fromkeys(name for row in chunk.records for name in row))
+        rows += chunk.rows
+        reasons += [f"line {b.line}: {b.reason} ({b.detail})" for b in chunk.bad[:3]]
+    if not rows:
+        raise BadInputError("a file holds no rows", seen=source.path, next="leave it out, or make it again")
+    raise BadInputError(
+        f"no row of {source.path} can be used",
+        seen=f"{rows} rows, all bad; {'; '.join(reasons[:3])}",
+        next="check the file",
+    )
+
+
+def _choose(columns: list[str], kind: str | None, layout: str | None, text_column: str) -> Layout:
+    if text_column != "text":
+        if layout not in (None, "text") or kind not in (None, "text"):
+            raise BadInputError(
+                "a text column is for the layout text alone",
+                seen=f"--layout {layout}, {kind}",
+                next="leave one of them out",
+            )
+        if text_column not in columns:
+            near = difflib.get_close_matches(text_column, columns, n=1)
+            raise BadInputError(
+                f"no column is called {text_column}",
+                seen=f"columns: {', '.join(columns)}",
+                next=f"did you mean {near[0]}?" if near else "name one of them",
+            )
+        return layouts.LAYOUTS["text"]
+    return layouts.detect(columns, kind) if layout is None else layouts.named(layout, kind)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A chunk with its place in the input."""
+
+    dataset: Dataset
+    start: int  # row index of the first row of the file
+    file: int
+    chunk: Chunk
+
+    def row(self, place: int) -> int:
+        return self.start + int(self.chunk.offsets[place])
+
+    def reject(self, place: int, reason: str, detail: str) -> None:
+        source = self.dataset.files[self.file]
+        self.dataset._reject(self.row(place), source.path, int(self.chunk.lines[place]), reason, detail)
+
+    def usable(self, place: int, text: Any, path: str) -> bool:
+        """Tell whether a value is text that says something; quarantine its row where it is not."""
+        if text is None:
+            self.reject(place, "missing_field", f"no value under {path!r}")
+        elif not isinstance(text, str):
+            self.reject(place, "wrong_type", f"{path} must be text, it is {type(text).__name__}: {repr(text)[:80]}")
+        elif not text or text.isspace():
+            self.reject(place, "empty_text", f"{path} is blank")
+        else:
+            return True
+        return False
+
+    def dicts(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield (place, row); a Parquet row with text that is no UTF-8 is quarantined."""
+        records = self.chunk.records
+        if not isinstance(records, pa.Table):
+            yield from enumerate(records)
+            return
+        try:
+            yield from enumerate(records.to_pylist())
+        except UnicodeDecodeError:
+            for place in range(records.num_rows):
+                try:
+                    row = records.slice(place, 1).to_pylist()[0]
+                except UnicodeDecodeError as error:
+                    self.reject(place, "invalid_utf8", str(error))
+                    continue
+                yield place, row
+
+
+def text_array(column: pa.ChunkedArray) -> pa.Array | None:
+    """Return a column of any of Arrow's text types as one array, or None where it is no text."""
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return array if text else None
+
+
+def invalid_utf8(array: pa.Array) -> np.ndarray:
+    """Return which texts of a large_string array are no UTF-8 (Parquet promises it and checks nothing): bool [n]."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return np.array([not _decodes(value) for value in array.cast(pa.large_binary()).to_pylist()], bool)
+    return np.zeros(len(array), bool)
+
+
+def _decodes(value: bytes | None) -> bool:
+    try:
+        return value is None or value.decode() is not None
+    except UnicodeDecodeError:
+        return False

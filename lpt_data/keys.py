@@ -1,18 +1,114 @@
-"""Canonical keys: what must not straddle splits."""
+"""Canonical keys: what must not straddle splits.
+
+    key      = the normalised text of what a row asks (or the value of a column)
+    key hash = sha256("lpt-key/1" 0x00 normaliser 0x00 key)
+
+| normaliser | key |
+|---|---|
+| text | the prompt (of plain text: the text): NFKC, case folded, punctuation and symbols out, spaces collapsed |
+| math | the same, but numbers, decimal points and operators stay, thousands separators go, spaces around operators go |
+| code | the prompt with spaces collapsed; case and punctuation stay |
+| countdown | the target and the numbers in ascending order |
+| a column | its value, as JSON text where it is no string |
+
+A normaliser may merge rows that differ; it must never tell apart rows that pose the same problem.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import hashlib
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Mapping
 from typing import Any
 
-NORMALISERS = ("text", "math", "code", "countdown")
+import orjson
+
+from lpt_data.layouts import countdown_problem
+from lpt_data.record_text import prompt_text
+from manifests.canon import json_text
+from manifests.errors import RecordError
+
+KEY_VERSION = "lpt-key/1"
+_OPERATORS = "+-*/=<>%^"
+_SAME_OPERATOR = str.maketrans({"\u2212": "-", "\u00d7": "*", "\u22c5": "*", "\u00f7": "/", "\u2044": "/"})
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_LONE_POINT = re.compile(r"(?<!\d)\.|\.(?!\d)")
+_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
+_AROUND_OPERATOR = re.compile(rf"\s*([{re.escape(_OPERATORS)}])\s*")
 
 
 def canonical_key(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any], normaliser: str) -> str:
-    """The normalised text that identifies the problem a row poses."""
-    return ""
+    """Return the key of a canonical record and its other columns; RecordError where the row has none."""
+    made = NORMALISERS.get(normaliser)
+    if made is not None:
+        return made(kind, record, extra)
+    value = extra.get(normaliser)
+    if value is None:
+        raise RecordError(
+            f"a row has no {normaliser!r}", reason="missing_field", field=normaliser, seen=sorted(map(str, extra))
+        )
+    return json_text(value)
 
 
 def key_hash(key: str, normaliser: str) -> bytes:
-    """Digest of a canonical key, 32 bytes."""
-    return b""
+    """Return the 32 bytes that stand for a key in roots and intersections."""
+    return hashlib.sha256(f"{KEY_VERSION}\0{normaliser}\0{key}".encode()).digest()
+
+
+def normalise_text(text: str) -> str:
+    """Return text without case, punctuation, symbols and the shape of its spaces."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_punctuation("")).split())
+
+
+def normalise_math(text: str) -> str:
+    """Return text as `normalise_text` does, with numbers and operators kept."""
+    text = unicodedata.normalize("NFKC", text.translate(_SAME_OPERATOR)).casefold().translate(_SAME_OPERATOR)
+    text = _LONE_POINT.sub(" ", _THOUSANDS.sub("", text))
+    text = _HYPHEN.sub(" ", text).translate(_punctuation(_OPERATORS + "."))
+    return _AROUND_OPERATOR.sub(r"\1", " ".join(text.split()))
+
+
+@functools.cache
+def _punctuation(kept: str) -> dict[int, str]:
+    """Map every punctuation mark and symbol to a space. Letters, digits and combining marks (Hindi, Thai) stay."""
+    every = (chr(code) for code in range(sys.maxunicode + 1))
+    return {ord(c): " " for c in every if unicodedata.category(c)[0] in "PS" and c not in kept}
+
+
+def _text_key(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any]) -> str:
+    return normalise_text(prompt_text(kind, record))
+
+
+def _math_key(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any]) -> str:
+    return normalise_math(prompt_text(kind, record))
+
+
+def _code_key(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any]) -> str:
+    return " ".join(prompt_text(kind, record).split())
+
+
+def _countdown_key(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any]) -> str:
+    numbers, target = countdown_problem(_countdown_row(record, extra))
+    return orjson.dumps([target, sorted(numbers)]).decode()
+
+
+def _countdown_row(record: Mapping[str, Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Numbers and target: those of the gold answer where there is one, because it is what the verifier reads."""
+    answer = record.get("answer")
+    if isinstance(answer, str) and answer.startswith("{"):
+        try:
+            return orjson.loads(answer)
+        except ValueError:
+            pass
+    return extra
+
+
+NORMALISERS: dict[str, Callable[[str, Mapping[str, Any], Mapping[str, Any]], str]] = {
+    "text": _text_key,
+    "math": _math_key,
+    "code": _code_key,
+    "countdown": _countdown_key,
+}
