@@ -18,17 +18,35 @@ from typing import Any
 import numpy as np
 
 from lpt_data.contracts import CONTRACTS
-from lpt_data.contracts.common import Encoder, Finding, Outcome, Verifier, share
+from lpt_data.contracts.common import (
+    NO_BENCHMARK,
+    NO_LENGTH,
+    NO_REFERENCE,
+    NO_TOKENIZER,
+    Encoder,
+    Finding,
+    Outcome,
+    Verifier,
+    share,
+)
 from lpt_data.contracts.groups import COMMON_MEASURES, benchmark_hits
 from lpt_data.contracts.reference import read_against, read_benchmark
 from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey, survey_split
 from lpt_data.dataset import Dataset
+from lpt_data.layouts import detect
 from lpt_data.progress import Progress
 from manifests.digests import content_root, key_root, order_sha256
-from manifests.errors import UsageError
+from manifests.errors import BadInputError, UsageError
 from manifests.policy import Check, Metric, Policy, evaluate, exit_code, load_policy, verdict_of
 
 EXAMPLES = 5  # rows shown with a metric; `rows(check)` has all of them
+# What to add to the command when a check was skipped for want of something that the user can give.
+RUN_WITH = {
+    NO_TOKENIZER: "--tokenizer TOKENIZER --max-length N",
+    NO_LENGTH: "--max-length N",
+    NO_REFERENCE: "--against REF",
+    NO_BENCHMARK: "--benchmark NAME=PATH",
+}
 # The order in which a benchmark's layout is tried: prompts with answers, chats, plain text.
 BENCHMARK_READERS = tuple(CONTRACTS[name] for name in ("rlvr", "sft", "text"))
 # What no check looks for yet. A reader of a green report must not believe otherwise.
@@ -217,14 +235,13 @@ def as_row(finding: Finding) -> dict[str, Any]:
 def _dressed(check: Check, survey: Survey, outcomes: Mapping[str, Outcome]) -> Check:
     """Return the check with the placeholders of its next command filled in, and the estimated effect behind it."""
     said = check.next
-    longer = (survey.lent.max_length or 0) * 2
+    if check.status == "skipped":
+        said = typed_again(survey, RUN_WITH[check.detail]) if check.detail in RUN_WITH else ""
     for name, value in {
-        "inputs": inputs_text(survey),
-        "contract": survey.contract.name,
+        "audit": typed_again(survey),
+        "longer": typed_again(survey, f"--max-length {survey.lent.max_length * 2}" if survey.lent.max_length else ""),
         "id": check.id,
         "key": survey.normaliser,
-        "tokenizer": shlex.quote(survey.lent.encode.name) if survey.lent.encode else "TOKENIZER",
-        "longer": str(longer or "N"),
     }.items():
         said = said.replace("{" + name + "}", value)
     effect = outcomes[check.id].effect if check.id in outcomes else ""
@@ -233,9 +250,35 @@ def _dressed(check: Check, survey: Survey, outcomes: Mapping[str, Outcome]) -> C
     return replace(check, next=said, required=check.required or check.status == "error")
 
 
-def inputs_text(survey: Survey) -> str:
-    """Return the inputs as they are typed after `lpt data audit`."""
+def typed_again(survey: Survey, more: str = "") -> str:
+    """Return the command that makes the same audit, with options added; an option that `more` names is given once."""
+    first, lent = survey.splits[0].dataset, survey.lent
     named = [(s.name, str(f.path)) for s in survey.splits for f in s.dataset.files]
-    if len(survey.splits) == 1:
-        return " ".join(shlex.quote(path) for _, path in named)
-    return " ".join(shlex.quote(f"{name}={path}") for name, path in named)
+    options = {
+        "--key": survey.normaliser if survey.normaliser != survey.contract.default_key else None,
+        "--tokenizer": lent.encode.name if lent.encode else None,
+        "--max-length": str(lent.max_length) if lent.max_length else None,
+        "--layout": first.layout if not _detected(first) else None,
+        "--text-column": first.text_column if first.text_column != "text" else None,
+    }
+    words = ["lpt", "data", "audit"]
+    words += [path if len(survey.splits) == 1 else f"{name}={path}" for name, path in named]
+    words += ["--contract", survey.contract.name]
+    for option, value in options.items():
+        words += [option, value] if value is not None and option not in more else []
+    for file in lent.against.sources if lent.against else ():
+        words += ["--against", file["path"]]
+    for benchmark in lent.benchmarks:
+        for file in benchmark.sources:
+            words += ["--benchmark", f"{benchmark.name}={file['path']}"]
+    return f"{shlex.join(words)} {more}".rstrip()
+
+
+def _detected(dataset: Dataset) -> bool:
+    """Whether the columns alone lead to the layout that was used."""
+    if dataset.text_column != "text":
+        return True
+    try:
+        return detect(dataset.columns, dataset.kind).name == dataset.layout
+    except BadInputError:
+        return False

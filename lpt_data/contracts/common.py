@@ -14,6 +14,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 Record: TypeAlias = Mapping[str, Any]
 DETAIL_LIMIT = 240  # characters of a finding's detail: enough to act on, too few to flood a terminal
+# Why a check was skipped, where it is something that the user can give.
+NO_TOKENIZER = "no tokenizer was given"
+NO_LENGTH = "no maximum length was given"
+NO_REFERENCE = "no reference was given"
+NO_BENCHMARK = "no benchmark was given"
 
 
 class Encoded(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lpt_data.contracts.common import Finding, Outcome, share, skipped
+from lpt_data.contracts.common import NO_BENCHMARK, NO_REFERENCE, Finding, Outcome, share, skipped
 from lpt_data.contracts.survey import Measure, Reference, SplitSurvey, Survey
 
 
@@ -113,7 +113,7 @@ def shared_keys(survey: Survey) -> Outcome:
 def _in_reference(survey: Survey, column: str, what: str) -> Outcome:
     reference = survey.lent.against
     if reference is None:
-        return skipped("no reference was given (--against)", survey.n)
+        return skipped(NO_REFERENCE, survey.n)
     if reference.error:
         return Outcome(None, survey.n, status="error", reason=reference.error)
     known = reference.records if column == "ids" else reference.keys
@@ -155,7 +155,7 @@ def benchmark_hits(benchmark: Reference) -> Measure:
 def all_benchmarks(survey: Survey) -> Outcome:
     """Number of rows that contain a question of any benchmark: the one value that a policy can name beforehand."""
     if not survey.lent.benchmarks:
-        return skipped("no benchmark was given (--benchmark NAME=PATH)", survey.n)
+        return skipped(NO_BENCHMARK, survey.n)
     each = [benchmark_hits(b)(survey) for b in survey.lent.benchmarks]
     if bad := [f"{b.name}: {o.reason}" for b, o in zip(survey.lent.benchmarks, each, strict=True) if o.status != "ok"]:
         return Outcome(None, survey.n, status="error", reason="; ".join(bad))

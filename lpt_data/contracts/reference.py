@@ -12,7 +12,6 @@ from lpt_data.contracts.survey import Contract, Reference, question_hash
 from lpt_data.dataset import Dataset
 from lpt_data.io import expand
 from lpt_data.keys import canonical_key, key_hash
-from manifests.canon import record_id
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError
 
@@ -30,8 +29,8 @@ def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> R
     dataset = Dataset.open(paths, kind=contract.name)
     records: dict[bytes, int] = {}
     keys: dict[bytes, int] = {}
-    for row, record, extra in dataset.records():
-        records.setdefault(record_id(contract.name, record), row)
+    for row, record, extra, name in dataset.identified():
+        records.setdefault(name, row)
         keys.setdefault(key_hash(canonical_key(contract.name, record, extra, normaliser), normaliser), row)
     unread = len(dataset.quarantined())
     items = dataset.rows_in - unread

@@ -12,12 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lpt_data.contracts.common import Encoder, Finding, Outcome, Record, share, skipped
+from lpt_data.contracts.common import NO_LENGTH, NO_TOKENIZER, Encoder, Finding, Outcome, Record, share, skipped
 from lpt_data.contracts.survey import Measure, RowTokens, Survey
-
-NO_TOKENIZER = "no tokenizer was given (--tokenizer)"
-NO_LENGTH = "no length was given (--max-length)"
-
 
 ABSENT = object()
 

@@ -18,12 +18,11 @@ import orjson
 
 from lpt_data.contracts.common import Encoder, Finding, Outcome, Record, Rule, Verifier, printable
 from lpt_data.dataset import Dataset, Quarantine
-from lpt_data.keys import canonical_key, key_hash
+from lpt_data.keys import NORMALISERS, canonical_key, key_hash
 from lpt_data.progress import Progress, silent
-from manifests.canon import record_ids
-from manifests.errors import LptError
+from manifests.errors import BadInputError, LptError, RecordError
 
-BATCH = 1024  # records whose ids are computed together
+REPORT_EVERY = 1024  # records between two reports of progress
 # An encoder refuses a row with a reason; these two have a check of their own, the others are failures to render.
 GATE_OF_REASON = {"two_start_tokens": "bos", "no_stop_token": "stop"}
 
@@ -154,8 +153,8 @@ def short_hash(value: Any) -> bytes:
 
 
 def question_hash(text: str) -> bytes:
-    """Return the hash of a question as benchmarks are compared: normalised as text, whole."""
-    return key_hash(canonical_key("text", {"text": text}, {}, "text"), "text")
+    """Return the hash of a question as benchmarks are compared: whole, normalised, numbers and operators kept."""
+    return key_hash(canonical_key("text", {"text": text}, {}, "math"), "math")
 
 
 class _Collector:
@@ -172,15 +171,12 @@ class _Collector:
         self.judged: Counter[str] = Counter()
         self.missing: Counter[str] = Counter()
         self.hits: dict[str, list[tuple[int, int]]] = {}
-        self.waiting: list[Record] = []
 
-    def add(self, row: int, record: Record, extra: Mapping[str, Any]) -> None:
+    def add(self, row: int, record: Record, extra: Mapping[str, Any], name: bytes) -> None:
         position = len(self.rows)
         self.rows.append(row)
-        self.waiting.append(record)
-        if len(self.waiting) == BATCH:
-            self.flush()
-        self.keys += key_hash(canonical_key(self.contract.name, record, extra, self.normaliser), self.normaliser)
+        self.ids += name
+        self.keys += self.key_of(row, record, extra)
         parts = self.contract.parts(record)
         self.asked += short_hash(parts.asked)
         self.learned += short_hash(parts.learned)
@@ -191,9 +187,15 @@ class _Collector:
         if self.lent.verifiers is not None and self.contract.judge is not None:
             self.judge(position, record, self.lent.verifiers)
 
-    def flush(self) -> None:
-        self.ids += record_ids(self.contract.name, self.waiting).tobytes()
-        self.waiting.clear()
+    def key_of(self, row: int, record: Record, extra: Mapping[str, Any]) -> bytes:
+        try:
+            return key_hash(canonical_key(self.contract.name, record, extra, self.normaliser), self.normaliser)
+        except RecordError as error:  # a row without a key could be on both sides unseen, so there is no proof
+            raise BadInputError(
+                f"a row has no canonical key {self.normaliser!r}",
+                seen=f"row {row}: {error.what}",
+                next=f"choose another --key: {', '.join(NORMALISERS)} or a column that every row has",
+            ) from error
 
     def fault(self, name: str, position: int, detail: str) -> None:
         self.faults.setdefault(name, []).append((position, detail))
@@ -260,11 +262,10 @@ def survey_split(
     """Read one split once and return its facts. Raises what the reader raises for files that cannot be read at all."""
     report = progress or silent
     seen = _Collector(contract, normaliser, lent)
-    for count, (row, record, extra) in enumerate(dataset.records(), 1):
-        seen.add(row, record, extra)
-        if count % BATCH == 0:
+    for count, (row, record, extra, record_id) in enumerate(dataset.identified(), 1):
+        seen.add(row, record, extra, record_id)
+        if count % REPORT_EVERY == 0:
             report(count, None, f"audit {name}")
-    seen.flush()
     report(len(seen.rows), len(seen.rows), f"audit {name}")
     return SplitSurvey(
         name=name,
