@@ -60,6 +60,11 @@ class ContentRoot:
                 next="copy the admitted folder again from where it was made",
             ) from error
 
+    def recomputed(self) -> str:
+        """Return the root of records that the bucket hashes add up to: equal to `root` unless they were tampered
+        with."""
+        return _top(b"content\0", self.buckets)
+
 
 @dataclass(frozen=True)
 class RowDiff:
@@ -160,15 +165,21 @@ def _root(ids: np.ndarray, domain: bytes) -> ContentRoot:
     counts = np.bincount(bucket_of(ordered), minlength=BUCKETS) if len(ordered) else np.zeros(BUCKETS, np.int64)
     ends = np.cumsum(counts)
     data = ordered.data.cast("B") if len(ordered) else memoryview(b"")
-    top = hashlib.sha256(b"\x01" + _VERSION + domain + struct.pack(">Q", len(ids)))
     buckets: dict[int, tuple[str, int]] = {}
     for bucket in np.flatnonzero(counts).tolist():
         end, count = int(ends[bucket]), int(counts[bucket])
         leaf = hashlib.sha256(b"\x00" + _VERSION + domain)
         leaf.update(data[(end - count) * 32 : end * 32])
-        top.update(struct.pack(">HQ", bucket, count) + leaf.digest())
         buckets[bucket] = (leaf.hexdigest(), count)
-    return ContentRoot(top.hexdigest(), len(ids), buckets)
+    return ContentRoot(_top(domain, buckets), len(ids), buckets)
+
+
+def _top(domain: bytes, buckets: Mapping[int, tuple[str, int]]) -> str:
+    total = sum(count for _, count in buckets.values())
+    top = hashlib.sha256(b"\x01" + _VERSION + domain + struct.pack(">Q", total))
+    for bucket, (leaf, count) in sorted(buckets.items()):
+        top.update(struct.pack(">HQ", bucket, count) + bytes.fromhex(leaf))
+    return top.hexdigest()
 
 
 def _checked(ids: np.ndarray) -> np.ndarray:
