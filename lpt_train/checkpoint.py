@@ -32,8 +32,6 @@ from manifests.errors import BadInputError, LptError, RefusedError
 from manifests.files import cannot_write, fsync_file, fsync_folder
 
 STATE, PROVENANCE = "state.json", "lpt.json"
-# Options that may differ between a run and its resumption: they change what is watched and kept, not what is computed.
-_FREE_TO_CHANGE = ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "save_total_limit", "eval_steps")
 
 
 @dataclass(frozen=True)
@@ -96,6 +94,7 @@ def save_checkpoint(
         }  # fmt: skip
         _write_json(temporary / STATE, state)
         for path in _files(temporary):
+            path.chmod((temporary / STATE).stat().st_mode)  # safetensors makes files that only their owner can read
             fsync_file(path)
         fsync_folder(temporary)
         if final.exists():
@@ -112,14 +111,26 @@ def save_checkpoint(
     return final
 
 
-def load_checkpoint(path: Path, *, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> Restored:
-    """Put weights, optimizer and random states back in place. Raises `BadInputError` when a file is not as written."""
+def load_checkpoint(
+    path: Path, *, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, provenance: Mapping[str, Any]
+) -> Restored:
+    """Put weights, optimizer and random states back in place.
+
+    Raises `BadInputError` when a file is not as it was written, and `RefusedError` when the checkpoint is of another
+    run, split or tokenizer than `provenance` says, or trains other tensors than `model`.
+    """
     state = read_state(path)
     for name, digest in state["files"].items():
         if not (path / name).is_file() or _sha256(path / name) != digest:
             raise BadInputError(
                 "a checkpoint is damaged", seen=f"{path / name} is not as it was written",
                 next=f"remove the folder {path} to resume from the one before it",
+            )  # fmt: skip
+    for name in ("run_id", "manifest", "split", "content_root", "tainted", "tokenizer"):
+        if state["provenance"].get(name) != provenance.get(name):
+            raise RefusedError(
+                f"the checkpoint is of another {name}", seen=f"{state['provenance'].get(name)}, {provenance.get(name)}",
+                next="resume with what the run started with, or start a new run in another folder",
             )  # fmt: skip
     trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if trainable != state["trainable"]:
@@ -132,28 +143,6 @@ def load_checkpoint(path: Path, *, model: torch.nn.Module, optimizer: torch.opti
         _join_optimizer(optimizer, state["optimizer"], load_file(path / "optimizer.safetensors"))
     _restore_random_state(load_file(path / "rng.safetensors"), state["random"])
     return Restored(path, state["step"], state["cursor"], state["extra"], load_file(path / "extra.safetensors"))
-
-
-def check_resume(path: Path, *, provenance: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raise `RefusedError` unless the checkpoint was trained on this split, with this tokenizer and these options."""
-    state = read_state(path)
-    before = state["provenance"]
-    for name in ("manifest", "split", "content_root", "tokenizer"):
-        if before.get(name) != provenance.get(name):
-            raise RefusedError(
-                f"the run was trained on another {name}", seen=f"{before.get(name)}, asked for {provenance.get(name)}",
-                next="resume with what the run started with, or start a new run in another folder",
-            )  # fmt: skip
-    then, now = _flat(state["config"]), _flat(config)
-    changed = sorted(
-        name for name in then.keys() | now.keys()
-        if name.rpartition(".")[2] not in _FREE_TO_CHANGE and then.get(name) != now.get(name)
-    )  # fmt: skip
-    if changed:
-        raise RefusedError(
-            "the options of the run were others", next="resume with the same options, or start a new run",
-            seen=", ".join(f"{name}: {then.get(name)} then, {now.get(name)} now" for name in changed),
-        )  # fmt: skip
 
 
 def checkpoints(directory: Path) -> list[Path]:
@@ -193,6 +182,7 @@ def _write_model(model: torch.nn.Module, folder: Path) -> None:
     if isinstance(model, PeftModel):
         # The adapter alone; without `save_embedding_layers` peft asks the hub whether the vocabulary was changed.
         model.save_pretrained(folder, save_embedding_layers=False)
+        (folder / "README.md").unlink(missing_ok=True)  # an empty model card; lpt.json says where this comes from
     else:
         model.save_pretrained(folder)
 
@@ -256,13 +246,6 @@ def _restore_random_state(tensors: Mapping[str, torch.Tensor], numbers: Mapping[
     state = numbers["numpy"]
     keys = np.asarray(state["keys"], dtype=np.uint32)
     np.random.set_state((state["name"], keys, state["position"], state["has_gauss"], state["cached"]))  # noqa: NPY002
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _files(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
@@ -24,6 +25,7 @@ from manifests.errors import BadInputError, RefusedError, UsageError
 
 transformers_logging.disable_progress_bar()  # the run has its own progress line
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_WEIGHTS = ("config.json", "adapter_config.json", "model*.safetensors", "adapter_model.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -59,7 +61,12 @@ def placement(device: str = "auto", dtype: str = "auto") -> Placement:
 
 
 def resolve(model: str, folder: Path, *, seed: int = 0) -> str:
-    """The path or hub name to load: `tiny` makes the tiny model under `folder` first (or finds it made there)."""
+    """The path or hub name to load: a run's folder is its last checkpoint, and `tiny` is made under `folder` first."""
+    if (Path(model) / "run.json").is_file():
+        found = sorted(path.parent for path in Path(model).glob("checkpoints/step-*/state.json"))
+        if not found:
+            raise BadInputError("the run has no checkpoint", seen=model, next="resume the run, or give another model")
+        return str(found[-1])
     if model != "tiny":
         return model
     target = folder / "tiny"
@@ -70,7 +77,8 @@ def resolve(model: str, folder: Path, *, seed: int = 0) -> str:
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
     """The fast tokenizer of a folder, hub name or .gguf file. Raises `BadInputError` when there is none."""
-    source, options = _source(model)
+    own = (Path(model) / "tokenizer_config.json").is_file()
+    source, options = (model, {}) if own else _source(_adapter_base(model) or model)
     with _three_parts(model, "tokenizer"):
         tokenizer = _declared_generic(Path(source)) or AutoTokenizer.from_pretrained(
             source, trust_remote_code=False, **options
@@ -88,14 +96,18 @@ def load_model(
 ) -> torch.nn.Module:
     """The causal language model with parameters kept in `dtype`, in evaluation mode.
 
+    A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`.
     Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
     """
-    source, options = _source(model)
+    base = _adapter_base(model)
+    source, options = _source(base or model)
     _refuse_pickles(model, Path(source))
     with _three_parts(model, "model"):
         loaded = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, use_safetensors=True, trust_remote_code=False, **options
+            source, dtype=torch.float32 if base else dtype, use_safetensors=True, trust_remote_code=False, **options
         )
+        if base:
+            loaded = PeftModel.from_pretrained(loaded, model).merge_and_unload(safe_merge=True).to(dtype)
     loaded.to(device)
     for name, parameter in loaded.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
@@ -130,14 +142,24 @@ def model_digest(model: str | Path) -> str:
     if not path.exists():
         with _three_parts(str(model), "model"):
             path = Path(cached_file(str(model), "config.json")).parent
-    files = [path] if path.is_file() else sorted([*path.glob("*.safetensors"), path / "config.json"])
+    files = [path] if path.is_file() else [file for pattern in _WEIGHTS for file in sorted(path.glob(pattern))]
     digest = hashlib.sha256(b"lpt-model/1\0")
     for file in files:
-        if file.exists():
-            with open(file, "rb") as handle:
-                inner = hashlib.file_digest(handle, "sha256").hexdigest()
-            digest.update(f"{file.name}\0{inner}\n".encode())
+        with open(file, "rb") as handle:
+            inner = hashlib.file_digest(handle, "sha256").hexdigest()
+        digest.update(f"{file.name}\0{inner}\n".encode())
+    base = _adapter_base(str(model))
+    if base:
+        digest.update(f"base\0{model_digest(base)}\n".encode())
     return digest.hexdigest()
+
+
+def _adapter_base(model: str) -> str | None:
+    """What the adapter in a folder was trained on; None for a folder that is a whole model."""
+    path = Path(model) / "adapter_config.json"
+    if not path.is_file():
+        return None
+    return json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
 
 
 def _source(model: str) -> tuple[str, dict[str, Any]]:

@@ -10,15 +10,17 @@ and the result says so.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import platform
+import random
 import resource
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -26,18 +28,24 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 
 from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import checkpoint_sha256, latest, read_provenance
 from lpt_train.config import to_mapping
+from lpt_train.proof import Proof
 from manifests.catalog import Catalog
-from manifests.errors import BadInputError, UsageError
-from manifests.files import make_folder, write_atomic
+from manifests.errors import BadInputError, LptError, RefusedError, UsageError
+from manifests.files import exclusive_lock, make_folder, write_atomic
 
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
+# What a resumed run must share with the one it goes on with, besides its options …
+_IDENTITY = ("algorithm", "manifest", "split", "content_root", "tokenizer", "tokenized_id")
+# … of which these change what is watched and kept, not what is computed.
+_FREE_TO_CHANGE = ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "save_total_limit", "eval_steps")
 _PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
 
 
@@ -74,6 +82,7 @@ class Run:
         self._started = time.monotonic()
         self._earlier_seconds = float(body.get("seconds") or 0.0)
         self.notes: list[str] = []
+        self._lock = contextlib.ExitStack()
 
     @classmethod
     def create(
@@ -102,27 +111,30 @@ class Run:
                 "the folder holds a run already", seen=str(out),
                 next="choose another --out, or go on with that run by --resume",
             )  # fmt: skip
-        if resume:
-            run = cls(out, _read_record(record), catalog)
-            run.body |= {"status": "running", "config": to_mapping(config), "failures": []}
-            run._write()
-            return run
+        before = _read_record(record) if resume else None
         make_folder(out / "checkpoints")
         made_from = read_provenance(model_info["name"])
         created = now()
-        run_id = f"{algorithm}-{created[:19].replace('-', '').replace(':', '')}-{secrets.token_hex(4)}"
         body: dict[str, Any] = {
-            "type": "lpt.run/1", "run_id": run_id, "algorithm": algorithm, "config": to_mapping(config),
-            "manifest": split.manifest_id, "split": split.ref, "content_root": split.content_root,
-            "verified": split.verified, "tainted": split.tainted or bool(made_from and made_from.get("tainted")),
-            "verdict": split.verdict, "model": {**model_info, "made_from": made_from}, "tokenizer": dict(tokenizer),
+            "type": "lpt.run/1", "run_id": _new_id(algorithm, created), "algorithm": algorithm,
+            "config": to_mapping(config), "manifest": split.manifest_id, "split": split.ref,
+            "content_root": split.content_root, "verified": split.verified,
+            "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "verdict": split.verdict,
+            "model": {**model_info, "made_from": made_from}, "tokenizer": dict(tokenizer),
             "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
             "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
             "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
         }  # fmt: skip
+        if before is not None:
+            check_resume(before, body)
+            body |= {key: before[key] for key in ("run_id", "created", "seconds", "metrics", "steps", "checkpoint")}
         run = cls(out, body, catalog)
+        run._lock.enter_context(exclusive_lock(out / ".lock", wait=0.5, what=f"the run in {out}"))
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
         run._write()
-        run.metrics_path.write_bytes(b"")
+        if before is None:
+            run.metrics_path.write_bytes(b"")
         return run
 
     @property
@@ -133,7 +145,7 @@ class Run:
             "type": "lpt.provenance/1", "run_id": self.run_id, "algorithm": body["algorithm"],
             "manifest": body["manifest"], "split": body["split"], "content_root": body["content_root"],
             "verified": body["verified"], "tainted": body["tainted"], "tokenizer": body["tokenizer"],
-            "model": {key: body["model"].get(key) for key in ("name", "digest")}, "env": body["env"],
+            "model": {key: body["model"].get(key) for key in ("name", "digest")},
         }  # fmt: skip
 
     def resumed_at(self, step: int) -> None:
@@ -161,6 +173,34 @@ class Run:
         self.body["steps"] = step
         self._write()
 
+    @contextlib.contextmanager
+    def guarded(self, proof: Proof) -> Iterator[StopRequest]:
+        """The loop's surroundings: SIGTERM and Ctrl-C become a request to stop, an exception a recorded failure."""
+        try:
+            with StopRequest() as stop:
+                yield stop
+        except BaseException as error:
+            self.finish(
+                "failed", steps=self.body["steps"], proof=proof.finish(), failures=[f"{type(error).__name__}: {error}"]
+            )
+            if isinstance(error, torch.OutOfMemoryError):
+                raise LptError(
+                    "the GPU has not enough memory for this batch", seen=str(error).splitlines()[0],
+                    next="halve per_device_train_batch_size and double gradient_accumulation_steps: same update",
+                ) from error  # fmt: skip
+            raise
+
+    def require_finite(self, step: int, **values: float) -> None:
+        """Raise `LptError` for a NaN or infinite value, before the update that it would spoil."""
+        for name, value in values.items():
+            if not math.isfinite(value):
+                kept = latest(self.checkpoints)
+                raise LptError(
+                    f"the {name} of step {step} is not finite, so the run was stopped", seen=value,
+                    next=f"the weights of {kept} are good; start a run from them with a lower learning_rate"
+                    if kept else "start again with a lower learning_rate, and look at the rows of that step",
+                )  # fmt: skip
+
     def finish(
         self,
         status: str,
@@ -187,6 +227,7 @@ class Run:
             self.body["verdict"] = proof["verdict"]
         object_id = self._record()
         self._write()
+        self._lock.close()
         return RunResult(self.run_id, self.body, self.out, object_id, self.notes)
 
     def _record(self) -> str | None:
@@ -231,6 +272,28 @@ class Run:
         write_atomic(self.out / "run.json", _json_bytes(self.body))
 
 
+class Speed:
+    """Tokens a second since the loop began, and the seconds that are left."""
+
+    def __init__(self, start: int, total: int) -> None:
+        self._start, self._total = start, total
+        self._tokens = 0
+        self._began = self._last = time.perf_counter()
+
+    def step(self, done: int, tokens: int) -> dict[str, float]:
+        """Note that step `done` (counted from 1) took `tokens` tokens; the metrics of it."""
+        now_ = time.perf_counter()
+        took, self._last = now_ - self._last, now_
+        self._tokens += tokens
+        left = (now_ - self._began) / max(1, done - self._start) * (self._total - done)
+        return {"tokens_per_second": self.tokens_per_second, "step_seconds": took, "eta_seconds": left}
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Over all steps so far."""
+        return self._tokens / max(1e-9, self._last - self._began)
+
+
 class StopRequest:
     """Turns SIGTERM and the first Ctrl-C into a flag that the loop looks at between steps; a second Ctrl-C
     interrupts."""
@@ -256,6 +319,27 @@ class StopRequest:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = signal.Signals(number).name
+
+
+def check_resume(before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise `RefusedError` unless the recorded run is of this algorithm, split, tokenizer, model and these options."""
+    then = {key: before.get(key) for key in _IDENTITY} | _flat(before["config"])
+    now_ = {key: asked.get(key) for key in _IDENTITY} | _flat(asked["config"])
+    free = {name for name in then.keys() | now_.keys() if name.rpartition(".")[2] in _FREE_TO_CHANGE}
+    changed = sorted(name for name in (then.keys() | now_.keys()) - free if then.get(name) != now_.get(name))
+    if changed:
+        raise RefusedError(
+            f"the run was started with another {changed[0].rpartition('.')[2]}",
+            seen="; ".join(f"{name}: {then.get(name)} then, {now_.get(name)} now" for name in changed),
+            next="resume with what the run started with, or start a new run in another folder",
+        )
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of python, numpy and torch (all devices)."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  (the global one, which libraries use)
+    torch.manual_seed(seed)
 
 
 def env() -> dict[str, Any]:
@@ -291,6 +375,17 @@ def _own_version() -> str:
         return metadata.version("lpt")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _new_id(algorithm: str, created: str) -> str:
+    return f"{algorithm}-{created[:19].replace('-', '').replace(':', '')}-{secrets.token_hex(4)}"
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _read_record(path: Path) -> dict[str, Any]:

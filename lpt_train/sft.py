@@ -1,0 +1,222 @@
+"""Supervised fine-tuning (and continued pre-training on text): the whole loop, top to bottom.
+
+Leaves out what later layers own: several GPUs, kernels for variable lengths, mixing schedules, roll-back after a spike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer
+from lpt_train.checkpoint import latest, load_checkpoint, save_checkpoint
+from lpt_train.config import SFTConfig, to_mapping
+from lpt_train.heads import check_head, token_logprobs
+from lpt_train.losses.sft import sft_loss
+from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.packing import (
+    Batch,
+    Rendered,
+    Row,
+    best_fit_decreasing,
+    check_isolation,
+    collate,
+    epoch_order,
+    forward_inputs,
+    render_rows,
+    units_at,
+)
+from lpt_train.proof import Proof
+from lpt_train.render import Renderer
+from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
+from lpt_train.schedule import multiplier
+from manifests.catalog import Catalog
+from manifests.digests import tokenized_id
+
+
+def train(
+    config: SFTConfig,
+    *,
+    split: AdmittedSplit,
+    out: Path | str,
+    catalog: Catalog | None = None,
+    progress: Progress | None = None,
+    eval_split: AdmittedSplit | None = None,
+    resume: bool = False,
+) -> RunResult:
+    """Train `config.model` on an admitted split and return the run; everything it makes is under `out`.
+
+    Raises `RefusedError` for a split of another contract or tokenizer and for a resume with another split or options,
+    and `LptError` when the loss or a gradient is not finite (the run is recorded as failed, its last checkpoint kept).
+    """
+    out, opt, options = Path(out), config.optim, config.run
+    check_contract(split, "sft")
+    place = placement(options.device, options.dtype)
+    source = resolve(config.model, out, seed=options.seed)
+    tokenizer = load_tokenizer(source)
+    renderer = Renderer(tokenizer, max_length=config.max_length)
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
+    rendered = render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
+    held_out = _held_out(eval_split, renderer, config)
+    units = _units(rendered.rows, config)
+    seed_everything(options.seed)  # before the adapter draws its first values
+    model = load_for_training(source, config.lora, place)
+    check_vocabulary(model, tokenizer)
+    check_head(model)
+    if config.packing:
+        check_isolation(model, config.max_length)
+    optimizer = adamw(model, opt)
+    proof = Proof(model)
+
+    rows_a_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    rows_in_all = math.ceil(len(units) * options.num_train_epochs)
+    if options.max_steps > 0:
+        rows_in_all = options.max_steps * rows_a_step
+    total = math.ceil(rows_in_all / rows_a_step)
+    run = Run.create(
+        out, "sft", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
+        tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+        tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
+    )  # fmt: skip
+    run.notes += _dropped_notes(rendered)
+    start = 0
+    if resume and (checkpoint := latest(run.checkpoints)) is not None:
+        restored = load_checkpoint(checkpoint, model=model, optimizer=optimizer, provenance=run.provenance)
+        start = restored.step
+        proof.restore(restored.extra["proof"])
+    run.resumed_at(start)
+
+    speed = Speed(start, total)
+    done = start
+    with run.guarded(proof) as stop:
+        if held_out and start == 0:
+            run.log(0, {"eval_loss": evaluate_loss(model, held_out.rows, config, pad_id(tokenizer), place)})
+        for step in range(start, total):
+            first = step * rows_a_step
+            taken = units_at(first, min(rows_a_step, rows_in_all - first), units=len(units), seed=options.seed)
+            lines = [[units[i] for i in part] for part in batched(taken, config.per_device_train_batch_size)]
+            batches = [collate(line, pad_id(tokenizer)) for line in lines]
+            supervised = sum(batch.supervised for batch in batches)  # of the whole step: the one denominator
+            rate = opt.learning_rate * multiplier(
+                step, total_steps=total, warmup_steps=opt.warmup_steps, kind=opt.lr_scheduler_type
+            )
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
+            loss = 0.0
+            for batch in batches:
+                logp_B_T, mask_B_T = batch_logprobs(model, batch.to(place.device), config, place)
+                part = sft_loss(logp_B_T, mask_B_T, supervised)
+                part.backward()
+                loss += float(part.detach())
+            limit = opt.max_grad_norm or math.inf
+            grad_norm = float(torch.nn.utils.clip_grad_norm_(trainable(model), limit))
+            run.require_finite(step + 1, loss=loss, grad_norm=grad_norm)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            proof.observe(grad_norm)
+
+            done = step + 1
+            metrics = {
+                "loss": loss, "grad_norm": grad_norm, "learning_rate": rate, "supervised_tokens": supervised,
+                "epoch": min(first + rows_a_step, rows_in_all) / len(units),
+                **speed.step(done, sum(batch.tokens for batch in batches)),
+            }  # fmt: skip
+            last = done == total or bool(stop)
+            if held_out and (last or (options.eval_steps and done % options.eval_steps == 0)):
+                metrics["eval_loss"] = evaluate_loss(model, held_out.rows, config, pad_id(tokenizer), place)
+            if last or step == start or "eval_loss" in metrics or done % options.logging_steps == 0:
+                run.log(done, metrics)
+            if progress is not None:
+                progress(done, total, metrics)
+            if last or (options.save_steps and done % options.save_steps == 0):
+                save_checkpoint(
+                    run.checkpoints, step=done, model=model, optimizer=optimizer, provenance=run.provenance,
+                    cursor={"place": done * rows_a_step, "units": len(units)}, config=to_mapping(config),
+                    extra={"proof": proof.state()}, tokenizer=tokenizer, keep_last=options.save_total_limit,
+                )  # fmt: skip
+            if last:
+                break
+    order = hashlib.sha256(epoch_order(len(units), options.seed, 0).tobytes()).hexdigest()
+    return run.finish(
+        "done" if done >= total else "stopped", steps=done, proof=proof.finish(),
+        failures=[f"stopped by {stop.signal}"] if done < total else [], tokens_per_second=speed.tokens_per_second,
+        extra={
+            "data": {**rendered.to_json(), "units": len(units), "epoch_order_sha256": order}, **parameter_report(model),
+        },
+    )  # fmt: skip
+
+
+def batch_logprobs(
+    model: torch.nn.Module, batch: Batch, config: SFTConfig, place: Placement
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs [B, T] of the supervised tokens of a batch (0 elsewhere) and their mask."""
+    inputs = forward_inputs(batch, model)
+    with place.autocast():
+        found = token_logprobs(
+            model, batch.input_ids_B_T, inputs["attention_mask"], batch.loss_mask_B_T, chunk=config.logits_chunk,
+            entropy=False, position_ids_B_T=batch.position_ids_B_T,
+        )  # fmt: skip
+    return found.logp_B_T, batch.loss_mask_B_T
+
+
+@torch.no_grad()
+def evaluate_loss(
+    model: torch.nn.Module, rows: Sequence[Row], config: SFTConfig, padding: int, place: Placement
+) -> float:
+    """Mean negative log-likelihood in nats over all supervised tokens of `rows`, without dropout."""
+    was_training = model.training
+    model.eval()
+    total, tokens = 0.0, 0
+    # Similar lengths side by side: less padding, the same sum.
+    ordered = sorted(rows, key=lambda row: (len(row.ids), row.index))
+    for part in batched(ordered, config.per_device_eval_batch_size):
+        batch = collate([[row] for row in part], padding)
+        logp_B_T, mask_B_T = batch_logprobs(model, batch.to(place.device), config, place)
+        total += float(sft_loss(logp_B_T, mask_B_T, 1.0))
+        tokens += batch.supervised
+    model.train(was_training)
+    return total / tokens
+
+
+def batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """`items` cut into pieces of `size`, the last one shorter."""
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def _units(rows: list[Row], config: SFTConfig) -> list[list[Row]]:
+    """What a line of a batch holds: one row, or the rows of one bin when packing."""
+    if not config.packing:
+        return [[row] for row in rows]
+    bins = best_fit_decreasing([len(row.ids) for row in rows], config.max_length)
+    return [[rows[i] for i in members] for members in bins]
+
+
+def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig) -> Rendered | None:
+    if split is None:
+        return None
+    check_contract(split, "sft")
+    return render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
+
+
+def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig) -> str:
+    """The id of what the accelerator sees: rows, order, tokenizer, length, packing and mask policy."""
+    return tokenized_id({
+        "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
+        "max_length": config.max_length, "truncation": config.truncation, "packing": config.packing,
+        "mask": "all" if split.contract == "text" else "assistant",
+    })  # fmt: skip
+
+
+def _dropped_notes(rendered: Rendered) -> list[str]:
+    total = sum(rendered.dropped.values())
+    if not total:
+        return []
+    reasons = ", ".join(f"{reason} {count}" for reason, count in rendered.dropped.items())
+    return [f"{total} of {total + len(rendered.rows)} rows were dropped: {reasons}"]

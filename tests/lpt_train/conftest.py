@@ -1,0 +1,56 @@
+"""A tiny model, made once, and small splits to train it on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+import torch
+
+from lpt_train.admitted import AdmittedSplit, load_unadmitted
+from lpt_train.models import load_tokenizer
+from lpt_train.render import Renderer
+from lpt_train.tiny import make_tiny
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Path:
+    """The folder of a model with two layers of width 32."""
+    return make_tiny(tmp_path_factory.mktemp("model") / "tiny", hidden=32, layers=2, heads=2, seed=0)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny):
+    return load_tokenizer(str(tiny))
+
+
+@pytest.fixture(scope="session")
+def renderer(tokenizer) -> Renderer:
+    return Renderer(tokenizer)
+
+
+def chat(*turns: str) -> list[dict[str, str]]:
+    """Messages that alternate user and assistant, the user first."""
+    return [{"role": "assistant" if n % 2 else "user", "content": text} for n, text in enumerate(turns)]
+
+
+def chats(count: int) -> list[dict]:
+    """`count` sft records of different lengths, in no order of length."""
+    words = ["one", "two", "three", "four", "five", "six", "seven"]
+    return [
+        {"messages": chat(f"say {words[n % 7]} {n}", " ".join(words[n % 5 : n % 5 + 1 + n % 4]))} for n in range(count)
+    ]
+
+
+def write_jsonl(path: Path, records: list[dict]) -> Path:
+    path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    return path
+
+
+@pytest.fixture
+def sft_split(tmp_path) -> AdmittedSplit:
+    """Sixteen conversations through the unadmitted door."""
+    return load_unadmitted(write_jsonl(tmp_path / "chats.jsonl", chats(16)), "sft")
