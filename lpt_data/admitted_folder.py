@@ -89,22 +89,33 @@ def _stack(values: set[bytes]) -> np.ndarray:
 
 
 def write_splits(folder: Path, survey: Survey, progress: Progress | None) -> dict[str, list[dict[str, Any]]]:
-    """Write each split as canonical Parquet and read it back; return split -> [{path, bytes, sha256, rows}].
+    """Write each split as canonical Parquet and read it back; return split -> the entries of its files.
 
-    Raises BadInputError when the rows on disk are not the rows that were audited.
+    An entry is {path, bytes, sha256, rows, json_columns}; `json_columns` names columns beside the record that became
+    JSON text, because their values differ in type. Raises BadInputError when the rows on disk are not those audited.
     """
     report = progress or silent
     written = {}
     for part in survey.splits:
         path = folder / f"{part.name}-00000.parquet"
         report(0, len(part), f"write {part.name}")
-        extras: list[Mapping[str, Any]] = [extra for _, _, extra in part.dataset.records()]
-        records = (record for _, record, _ in part.dataset.records())
-        write_canonical(path, survey.contract.name, records, part.ids, extras if any(extras) else None)
+        extras = [extra for _, _, extra in part.dataset.records()] if part.has_extra else None
+        as_json = write_canonical(path, survey.contract.name, _again(part), part.ids, extras)
         _compare(path, survey.contract.name, part)
         report(len(part), len(part), f"write {part.name}")
-        written[part.name] = [_listed(path, rows=len(part))]
+        written[part.name] = [{**_listed(path, rows=len(part)), "json_columns": as_json}]
     return written
+
+
+def _again(part: SplitSurvey) -> Iterator[Mapping[str, Any]]:
+    """Yield the records of a split a second time, as many as the first time."""
+    count = 0
+    for _, record, _ in part.dataset.records():
+        count += 1
+        if count <= len(part):
+            yield record
+    if count != len(part):
+        raise _changed(part)
 
 
 def _compare(path: Path, kind: str, part: SplitSurvey) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lpt_data.contracts.survey import Contract, Reference, question_hash
+from lpt_data.contracts.survey import Contract, Reference, question_hash, row_key
 from lpt_data.dataset import Dataset
 from lpt_data.io import expand
-from lpt_data.keys import canonical_key, key_hash
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError
 
@@ -31,7 +30,7 @@ def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> R
     keys: dict[bytes, int] = {}
     for row, record, extra, name in dataset.identified():
         records.setdefault(name, row)
-        keys.setdefault(key_hash(canonical_key(contract.name, record, extra, normaliser), normaliser), row)
+        keys.setdefault(row_key(contract.name, normaliser, row, record, extra), row)
     unread = len(dataset.quarantined())
     items = dataset.rows_in - unread
     error = "" if items else f"no row of the reference could be read ({unread} quarantined)"

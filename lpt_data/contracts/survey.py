@@ -97,6 +97,7 @@ class SplitSurvey:
     hits: dict[str, list[tuple[int, int]]]  # benchmark -> (position, item)
     quarantined: list[Quarantine]
     rows_in: int
+    has_extra: bool  # whether any row has columns beside its record
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -157,6 +158,18 @@ def question_hash(text: str) -> bytes:
     return key_hash(canonical_key("text", {"text": text}, {}, "math"), "math")
 
 
+def row_key(kind: str, normaliser: str, row: int, record: Record, extra: Mapping[str, Any]) -> bytes:
+    """Return the key hash of a row; BadInputError where it has none, because it could then be on both sides unseen."""
+    try:
+        return key_hash(canonical_key(kind, record, extra, normaliser), normaliser)
+    except RecordError as error:
+        raise BadInputError(
+            f"a row has no canonical key {normaliser!r}",
+            seen=f"row {row}: {error.what}",
+            next=f"choose another --key: {', '.join(NORMALISERS)} or a column that every row has",
+        ) from error
+
+
 class _Collector:
     """Growing columns of one split; `survey_split` drives it and nothing else does."""
 
@@ -164,6 +177,7 @@ class _Collector:
         self.contract, self.normaliser, self.lent = contract, normaliser, lent
         self.rules = dict(contract.rules)
         self.rows: list[int] = []
+        self.has_extra = False
         self.ids, self.keys, self.asked, self.learned = bytearray(), bytearray(), bytearray(), bytearray()
         self.tokens: list[tuple[int, int, int, int]] = []
         self.faults: dict[str, list[tuple[int, str]]] = {}
@@ -176,7 +190,8 @@ class _Collector:
         position = len(self.rows)
         self.rows.append(row)
         self.ids += name
-        self.keys += self.key_of(row, record, extra)
+        self.has_extra = self.has_extra or bool(extra)
+        self.keys += row_key(self.contract.name, self.normaliser, row, record, extra)
         parts = self.contract.parts(record)
         self.asked += short_hash(parts.asked)
         self.learned += short_hash(parts.learned)
@@ -186,16 +201,6 @@ class _Collector:
             self.render(position, record, self.lent.encode)
         if self.lent.verifiers is not None and self.contract.judge is not None:
             self.judge(position, record, self.lent.verifiers)
-
-    def key_of(self, row: int, record: Record, extra: Mapping[str, Any]) -> bytes:
-        try:
-            return key_hash(canonical_key(self.contract.name, record, extra, self.normaliser), self.normaliser)
-        except RecordError as error:  # a row without a key could be on both sides unseen, so there is no proof
-            raise BadInputError(
-                f"a row has no canonical key {self.normaliser!r}",
-                seen=f"row {row}: {error.what}",
-                next=f"choose another --key: {', '.join(NORMALISERS)} or a column that every row has",
-            ) from error
 
     def fault(self, name: str, position: int, detail: str) -> None:
         self.faults.setdefault(name, []).append((position, detail))
@@ -283,4 +288,5 @@ def survey_split(
         hits=seen.hits,
         quarantined=dataset.quarantined(),
         rows_in=dataset.rows_in,
+        has_extra=seen.has_extra,
     )

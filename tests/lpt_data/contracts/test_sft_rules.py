@@ -94,7 +94,11 @@ def test_tool_calls_that_fit(turns):
         (["u:q", call("sub"), result(), "a:r"], TOOLS, "turn 1: calls 'sub', which tools does not declare"),
         (["u:q", call(arguments="{a: 1}"), result(), "a:r"], TOOLS, "turn 1: arguments of 'add' are not JSON"),
         (["u:q", call(arguments=""), result(), "a:r"], TOOLS, "turn 1: arguments of 'add' are not JSON"),
-        (["u:q", call(arguments="[1]"), result(), "a:r"], TOOLS, "turn 1: arguments of 'add' are a list, not an object"),
+        (
+            ["u:q", call(arguments="[1]"), result(), "a:r"],
+            TOOLS,
+            "turn 1: arguments of 'add' are a list, not an object",
+        ),
         (["u:q", call(""), result(), "a:r"], TOOLS, "turn 1: call without a name"),
         (["u:q", call(), result("c2"), "a:r"], TOOLS, "turn 2: result for 'c2', which no open call has"),
         (["u:q", call(), result(), result(), "a:r"], TOOLS, "turn 3: result for 'c1', which no open call has"),
