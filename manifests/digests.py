@@ -52,6 +52,9 @@ class ContentRoot:
         """Read what `to_json` wrote; raise BadInputError when it has another shape."""
         try:
             buckets = {int(name, 16): (str(digest), int(n)) for name, (digest, n) in body["buckets"].items()}
+            for bucket, (digest, n) in buckets.items():
+                if not (0 <= bucket < BUCKETS and 0 < n < 2**48 and len(bytes.fromhex(digest)) == 32):
+                    raise ValueError(f"bucket {bucket:03x}")
             return cls(str(body["root"]), int(body["count"]), buckets)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadInputError(

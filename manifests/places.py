@@ -1,0 +1,102 @@
+"""Lines of files and rows of stages: the two ways in which people and decisions name the same record."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from manifests.digests import bytes_sha256
+from manifests.errors import BadInputError
+
+_TEXT = (".jsonl", ".ndjson", ".json", ".txt")
+
+
+def row_of_line(path: Path, line: int) -> int:
+    """Return the 0-based row of a file that a 1-based line holds; blank lines are no rows, so they are not counted.
+
+    In Parquet, and in a JSON array, the rows themselves are numbered from 1. Raises BadInputError for a blank line
+    and for one past the end.
+    """
+    suffixes = [s.lower() for s in path.suffixes]
+    kind = suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in (".gz", ".zst") else (suffixes or [""])[-1]
+    if line < 1:
+        raise BadInputError("lines are counted from 1", seen=f"{path}:{line}", next=f"{path}:1")
+    if kind not in (*_TEXT, ".csv", ".tsv"):
+        return line - 1
+    with _opened(path) as file:
+        if kind in (".csv", ".tsv"):
+            return _csv_row(path, file, line, "\t" if kind == ".tsv" else ",")
+        if kind == ".json" and file.peek(64).lstrip()[:1] == b"[":  # type: ignore[attr-defined]
+            return line - 1
+        row = -1
+        for number, text in enumerate(file, 1):
+            row += bool(text.strip())
+            if number == line:
+                if not text.strip():
+                    raise BadInputError(
+                        "that line is blank, so it is no row", seen=f"{path}:{line}", next="name another"
+                    )
+                return row
+    raise _past_end(path, line)
+
+
+def inputs_of(body: Mapping[str, Any], path: Path) -> list[tuple[Mapping[str, Any], bool]]:
+    """Return the inputs of a stage that `path` names, each with whether its bytes are still those that were read.
+
+    A path is matched as it was written, then resolved, then by its contents, so that a moved file is still found.
+    """
+    inputs = [i for i in body.get("inputs") or [] if isinstance(i, dict)]
+    named = [i for i in inputs if i.get("path") == str(path)]
+    named = named or [i for i in inputs if Path(str(i.get("path"))).resolve() == path.resolve()]
+    if not path.is_file():
+        return [(i, False) for i in named]
+    if not named:
+        named = [i for i in inputs if i.get("bytes") == path.stat().st_size]
+        return [(i, True) for i in named if i.get("sha256") == bytes_sha256(path)]
+    return [(i, i.get("sha256") == bytes_sha256(path)) for i in named]
+
+
+def place_of_row(body: Mapping[str, Any], row: int) -> tuple[str, int] | None:
+    """Return the file that a row of a stage's input came from and its 0-based row in it."""
+    inputs = [i for i in body.get("inputs") or [] if isinstance(i, dict) and type(i.get("first_row")) is int]
+    before = [i for i in inputs if i["first_row"] <= row < i["first_row"] + int(i.get("rows") or 0)]
+    return (str(before[-1]["path"]), row - before[-1]["first_row"]) if before else None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        if path.suffix.lower() == ".gz":
+            return io.BufferedReader(gzip.open(path, "rb"))
+        if path.suffix.lower() == ".zst":
+            import zstandard
+
+            return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), closefd=True))
+        return open(path, "rb")
+    except OSError as error:
+        raise BadInputError(
+            "the file cannot be read", seen=f"{path}: {error.strerror}", next="check the path"
+        ) from error
+
+
+def _csv_row(path: Path, file: IO[bytes], line: int, delimiter: str) -> int:
+    reader = csv.reader(io.TextIOWrapper(file, "utf-8-sig", errors="replace", newline=""), delimiter=delimiter)
+    for row, last in enumerate(_last_lines(reader)):
+        if line <= last:
+            if row == 0:
+                raise BadInputError("that line is the header", seen=f"{path}:{line}", next="name a line below it")
+            return row - 1
+    raise _past_end(path, line)
+
+
+def _last_lines(reader: Any) -> Iterator[int]:
+    for cells in reader:
+        if cells:  # the module returns [] for a blank line
+            yield reader.line_num
+
+
+def _past_end(path: Path, line: int) -> BadInputError:
+    return BadInputError("the file has no such line", seen=f"{path}:{line}", next="count from 1")
