@@ -1,13 +1,15 @@
 """Words of texts as 64-bit hashes, computed on Arrow buffers with the GIL released.
 
-A *token* is a match of Python's ``\\w+`` in ``text.lower()``; inside a match, every character of a script written
-without spaces (Chinese, Japanese, Thai, Lao, Khmer, Myanmar) is a token of its own. The tables behind that are read
+A *token* is a match of Python's ``\\w+`` in ``text.lower()``, except in scripts written without spaces (`UNSPACED`),
+where every letter, mark and digit is a token of its own: a whole one in Chinese and Japanese, a *light* one, worth a
+quarter, in the alphabets of Thai, Lao, Khmer and Myanmar, whose words have about four. The tables behind that are read
 off the running Python at first use, so the kernels cannot disagree with it; ``TOKENS`` names its Unicode version. One
-rule of ``lower()`` depends on the neighbours of a character, the final sigma: rows that hold a capital sigma are
-lower-cased by Python first.
+rule of ``lower()`` depends on the neighbours of a character, the final sigma: Python lower-cases the rows that hold a
+capital sigma.
 
-Only hashes leave this module, never token strings. A token's hash is a function of its lower-case UTF-8 bytes, eight
-at a time. It does not resist an attacker who builds collisions, which is why exact duplicates compare bytes.
+Only hashes leave this module, never token strings. A token's hash is a function of its lower-case UTF-8 bytes, eight at
+a time; its lowest bit says that the token is light. It does not resist an attacker who builds collisions, which is why
+exact duplicates compare bytes.
 """
 
 from __future__ import annotations
@@ -24,28 +26,33 @@ from numba import njit
 TOKENS = f"lpt-tokens/1 unicode-{unicodedata.unidata_version}"
 
 # Inclusive ranges of letters that are written without spaces between words. Korean and Tibetan separate theirs.
-UNSPACED = (
+LIGHT = (
     (0x0E01, 0x0E5B),  # Thai
     (0x0E81, 0x0EFF),  # Lao
     (0x1000, 0x109F),  # Myanmar
     (0x1780, 0x17FF),  # Khmer
+    (0xA9E0, 0xA9FF),  # Myanmar, extended
+    (0xAA60, 0xAA7F),
+)
+WHOLE = (
     (0x3005, 0x3007),  # Han iteration mark, closing mark, zero
     (0x3041, 0x30FF),  # Hiragana, Katakana
     (0x31F0, 0x31FF),  # Katakana, small
     (0x3400, 0x4DBF),  # Han
     (0x4E00, 0x9FFF),
-    (0xA9E0, 0xA9FF),  # Myanmar, extended
-    (0xAA60, 0xAA7F),
     (0xF900, 0xFAFF),  # Han, compatibility
     (0xFF66, 0xFF9F),  # Katakana, half width
     (0x1AFF0, 0x1B16F),  # Kana, extended
     (0x20000, 0x3FFFF),  # Han
 )
+UNSPACED = LIGHT + WHOLE
+WEIGHT = 4  # light tokens to a whole one
 
 _CODE_POINTS = 0x110000
 _CODE = np.uint32(0x1FFFFF)  # the lower-case code point, 0 for a character that is no part of a word
 _ALONE = np.uint32(1 << 31)  # a token of its own
 _ENDS = np.uint32(1 << 30)  # a word ends after it: only U+0130, whose lower case is "i" and a combining dot
+_LIGHT = np.uint32(1 << 28)
 _SIGMA = np.uint32(1 << 29)  # its lower case depends on its neighbours
 NEEDS_LOWER = -1  # token count of a row that holds a capital sigma
 
@@ -75,8 +82,10 @@ def tables() -> Tables:
     for match in re.finditer(r"\w+", everything):
         word[match.start() : match.end()] = True
     table = np.where(word[code], code, np.uint32(0))
-    for first, last in UNSPACED:
-        table[first : last + 1] |= np.where(table[first : last + 1] > 0, _ALONE, np.uint32(0))
+    for first, last in _alone_ranges():
+        table[first : last + 1] = code[first : last + 1] | _ALONE
+        if any(low <= first <= high for low, high in LIGHT):
+            table[first : last + 1] |= _LIGHT
     table[0x0130] |= _ENDS
     table[0x03A3] = np.uint32(0x03C3) | _SIGMA
     small = np.zeros(256, np.uint8)
@@ -102,6 +111,12 @@ def fold(h: np.uint64, w: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
+def _token(h: np.uint64, w: np.uint64, length: int) -> np.uint64:
+    """The hash of a whole token from its running hash, its last bytes and its length in bytes."""
+    return fmix64(fold(h, w) + np.uint64(length) * _LENGTH) & ~_U1
+
+
+@njit(nogil=True, cache=True)
 def ascii_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, out: np.ndarray) -> int:
     """Hash the tokens of ``data[start:end]`` into ``out``; return their number, or -1 at a byte that is not ASCII."""
     count = 0
@@ -121,13 +136,13 @@ def ascii_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, out:
             if byte >= 128:
                 return -1
             if length:
-                out[count] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH)
+                out[count] = _token(h, w, length)
                 count += 1
                 length = 0
                 h = _START
                 w = _U0
     if length:
-        out[count] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH)
+        out[count] = _token(h, w, length)
         count += 1
     return count
 
@@ -183,7 +198,7 @@ def unicode_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, ou
             return NEEDS_LOWER, chars
         ends = entry == 0 or (entry & _ALONE) != 0
         if ends and length:
-            out[count] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH)
+            out[count] = _token(h, w, length)
             count += 1
             length = 0
             h = _START
@@ -198,13 +213,13 @@ def unicode_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, ou
                 h = fold(h, w)
                 w = _U0
         if entry & (_ALONE | _ENDS):
-            out[count] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH)
+            out[count] = _token(h, w, length) | (_U1 if entry & _LIGHT else _U0)
             count += 1
             length = 0
             h = _START
             w = _U0
     if length:
-        out[count] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH)
+        out[count] = _token(h, w, length)
         count += 1
     return count, chars
 
@@ -244,7 +259,7 @@ def token_hashes(text: str) -> np.ndarray:
 
 def words(text: str) -> list[str]:
     """The tokens of one text as strings, by Python alone: the definition that the kernels are tested against."""
-    return [token for match in re.findall(r"\w+", text.lower()) for token in _split_unspaced(match)]
+    return _pattern().findall(text.lower())
 
 
 def normal_form(text: str) -> str:
@@ -252,11 +267,22 @@ def normal_form(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def _split_unspaced(match: str) -> list[str]:
-    return _unspaced_pattern().findall(match)
+@cache
+def _pattern() -> re.Pattern[str]:
+    alone = "".join(f"{chr(first)}-{chr(last)}" for first, last in _alone_ranges())
+    return re.compile(f"[{alone}]|[^\\W{alone}]+")
 
 
 @cache
-def _unspaced_pattern() -> re.Pattern[str]:
-    ranges = "".join(f"{chr(first)}-{chr(last)}" for first, last in UNSPACED)
-    return re.compile(f"[{ranges}]|[^{ranges}]+")
+def _alone_ranges() -> list[tuple[int, int]]:
+    """Runs of the letters, marks and digits inside UNSPACED; marks too, for a Thai or Khmer vowel may be one."""
+    found: list[tuple[int, int]] = []
+    for first, last in UNSPACED:
+        for code in range(first, last + 1):
+            if unicodedata.category(chr(code))[0] not in "LMN":
+                continue
+            if found and found[-1][1] == code - 1:
+                found[-1] = (found[-1][0], code)
+            else:
+                found.append((code, code))
+    return found

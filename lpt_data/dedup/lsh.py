@@ -72,7 +72,7 @@ def choose_bands(threshold: float, num_perm: int | None = None, recall: float = 
         reach = Bands(budget, 1).proposed(threshold)
         raise UsageError(
             "no banding finds near duplicates at this threshold",
-            seen=f"threshold {threshold}: {budget} hashes find at most {reach:.1%} of the pairs, {recall:.1%} are asked",
+            seen=f"threshold {threshold}: {budget} hashes find at most {reach:.1%} of the pairs, not {recall:.1%}",
             next="raise --threshold, or num_perm in the config",
         )
     return best
@@ -80,12 +80,13 @@ def choose_bands(threshold: float, num_perm: int | None = None, recall: float = 
 
 @dataclass(frozen=True)
 class Sketch:
-    """What is kept of each row of a batch, 16 + 8 * bands bytes a row."""
+    """What is kept of each row of a batch, 20 + 8 * bands bytes a row."""
 
     sequence: np.ndarray  # uint64 [n], a hash of the whole token sequence
     tokens: np.ndarray  # int32 [n]
+    shingles: np.ndarray  # int32 [n], repeats included; 0 for a row too short to have one
     chars: np.ndarray  # int32 [n], code points of the text
-    keys: np.ndarray  # uint64 [n, bands]; without meaning where tokens < ngram
+    keys: np.ndarray  # uint64 [n, bands]; without meaning where there are no shingles
 
 
 def sketch(texts: pa.Array, scheme: Scheme, bands: Bands | None) -> Sketch:
@@ -94,15 +95,16 @@ def sketch(texts: pa.Array, scheme: Scheme, bands: Bands | None) -> Sketch:
     table = tables()
     a, b = scheme.permutations() if bands else (np.zeros(0, np.uint64),) * 2
     cut = (bands.bands, bands.rows) if bands else (0, 0)
-    sequence, tokens, chars, keys = _sketch(
+    sequence, tokens, shingles, chars, keys = _sketch(
         offsets, data, multipliers(scheme.ngram), a, b, cut[0], cut[1], table.ascii, table.unicode
     )
     again = np.flatnonzero(tokens == NEEDS_LOWER)
     if len(again):  # a capital sigma: Python lower-cases these rows
         lowered = sketch(pa.array([texts[int(i)].as_py().lower() for i in again], pa.large_string()), scheme, bands)
-        sequence[again], tokens[again], keys[again] = lowered.sequence, lowered.tokens, lowered.keys
+        sequence[again], tokens[again] = lowered.sequence, lowered.tokens
+        shingles[again], keys[again] = lowered.shingles, lowered.keys
         chars[again] = [len(texts[int(i)].as_py()) for i in again]
-    return Sketch(sequence, tokens, chars, keys)
+    return Sketch(sequence, tokens, shingles, chars, keys)
 
 
 @dataclass(frozen=True)
@@ -136,17 +138,17 @@ def _sketch(
     width: int,
     small: np.ndarray,
     table: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     rows = len(offsets) - 1
-    ngram = len(weights)
     longest = 0
     for row in range(rows):
         longest = max(longest, offsets[row + 1] - offsets[row])
     tokens = np.empty(longest // 2 + 1, np.uint64)
-    shingles = np.empty(longest // 2 + 1, np.uint64)
+    hashes = np.empty(longest // 2 + 1, np.uint64)
     signature = np.empty(len(a), np.uint64)
     sequence = np.zeros(rows, np.uint64)
     counts = np.zeros(rows, np.int32)
+    shingles = np.zeros(rows, np.int32)
     chars = np.zeros(rows, np.int32)
     keys = np.zeros((rows, bands), np.uint64)
     for row in range(rows):
@@ -157,17 +159,18 @@ def _sketch(
         for i in range(count):
             whole = fold(whole, tokens[i])
         sequence[row] = fmix64(whole)
-        if bands == 0 or count < ngram:
+        total = combine(tokens, count, weights, hashes) if count > 0 else 0
+        shingles[row] = total
+        if bands == 0 or total == 0:
             continue
-        total = combine(tokens, count, weights, shingles)
-        mix(shingles, total)
-        sign(shingles, total, a, b, signature)
+        mix(hashes, total)
+        sign(hashes, total, a, b, signature)
         for band in range(bands):
             key = np.uint64(band + 1)
             for k in range(band * width, (band + 1) * width):
                 key = fold(key, signature[k])
             keys[row, band] = fmix64(key)
-    return sequence, counts, chars, keys
+    return sequence, counts, shingles, chars, keys
 
 
 @njit(nogil=True, cache=True)

@@ -1,6 +1,6 @@
 """The rows of a stage in memory: their texts as Arrow buffers and what the kernels keep of each.
 
-Bytes a row: the text itself (UTF-8, as read) + 8 offset + 32 record id + 8 row + 16 sketch + 8 for each band (18 bands
+Bytes a row: the text itself (UTF-8, as read) + 8 offset + 32 record id + 8 row + 20 sketch + 8 for each band (18 bands
 at threshold 0.8, so 144): about 210 beside the text. Rows that share a band with another one add their shingle sets
 while they are verified, 8 bytes for each distinct shingle, about 10 bytes a word. No Python object is made for a row.
 """
@@ -24,7 +24,7 @@ from lpt_data.dedup.shingles import ShingleSets, concat, shingle_sets
 from lpt_data.text import buffers
 from manifests.errors import BadInputError
 
-BESIDE_TEXT = 64  # bytes a row beside its text and its band keys: offset, record id, row, sketch
+BESIDE_TEXT = 68  # bytes a row beside its text and its band keys: offset, record id, row, sketch
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Shingle sets: which runs of tokens a text holds, as sorted 64-bit hashes, and the true Jaccard similarity of two
 sets.
 
-A shingle is a run of ``ngram`` consecutive tokens (`lpt_data.text`), whatever the script, so in Chinese it is
-``ngram`` characters. Its hash is a sum of its token hashes, each times an odd constant of its place: no string is ever
-joined. A text of fewer tokens has no shingles; such rows are compared whole, elsewhere. Different shingles of one pair
-of texts collide with a probability of about (shingles)² / 2⁶⁴.
+A shingle is a run of tokens (`lpt_data.text`) that weighs ``ngram``: so many words, so many characters of Chinese or
+Japanese, four times as many letters of Thai, Lao, Khmer or Myanmar, or any mixture. Its hash is a sum of its token
+hashes, each times an odd constant of its place: no string is ever joined. A text that weighs less has no shingles; such
+rows are compared whole, elsewhere. Some two shingles of a pair of texts collide with a probability of about (shingles)²
+/ 2⁶⁴.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from lpt_data.text import NEEDS_LOWER, buffers, fmix64, tables, tokens_of
+from lpt_data.text import NEEDS_LOWER, WEIGHT, buffers, fmix64, tables, tokens_of
 
-_U0 = np.uint64(0)
-_U32 = np.uint64(32)
+_U0, _U1 = np.uint64(0), np.uint64(1)
 _SMALL = 24  # elements of a bucket that insertion sort handles best
 
 
@@ -34,7 +34,7 @@ def shingle_sets(texts: pa.Array, ngram: int) -> ShingleSets:
     """Return the shingle sets of the rows of a large_string array; 8 bytes for each distinct shingle."""
     offsets, data = buffers(texts)
     table = tables()
-    starts, values, lower = _sets(offsets, data, ngram, multipliers(ngram), table.ascii, table.unicode)
+    starts, values, lower = _sets(offsets, data, multipliers(ngram), table.ascii, table.unicode)
     if not lower.any():
         return ShingleSets(starts, values)
     # A capital sigma: Python lower-cases those rows, and the kernel sees them again.
@@ -59,14 +59,19 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def multipliers(ngram: int) -> np.ndarray:
-    """The odd constant of each place in a shingle, uint64 [ngram]."""
-    return np.array([fmix64(np.uint64(k + 1)) | np.uint64(1) for k in range(ngram)], np.uint64)
+    """The odd constant of each place in a shingle, uint64 [ngram * WEIGHT]: the first ngram for whole tokens alone."""
+    return np.array([fmix64(np.uint64(k + 1)) | _U1 for k in range(ngram * WEIGHT)], np.uint64)
 
 
 @njit(nogil=True, cache=True)
 def combine(tokens: np.ndarray, count: int, weights: np.ndarray, out: np.ndarray) -> int:
-    """Hash each run of ``len(weights)`` tokens into ``out``; return how many there are, repeats included."""
-    ngram = len(weights)
+    """Hash the shingles of ``tokens[:count]`` into ``out``; return how many there are, repeats included."""
+    light = _U0
+    for i in range(count):
+        light |= tokens[i]
+    if light & _U1:
+        return _combine_mixed(tokens, count, weights, out)
+    ngram = len(weights) // WEIGHT
     total = count - ngram + 1
     if total <= 0:
         return 0
@@ -75,6 +80,31 @@ def combine(tokens: np.ndarray, count: int, weights: np.ndarray, out: np.ndarray
         weight = weights[k]
         for i in range(total):
             out[i] += tokens[i + k] * weight
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _combine_mixed(tokens: np.ndarray, count: int, weights: np.ndarray, out: np.ndarray) -> int:
+    """Like `combine` where some tokens are light: a shingle starts at each token and ends when it weighs enough.
+
+    The last ones may lack up to three quarters of a token, so that no token at the end is left out of all shingles.
+    """
+    full = len(weights)  # in units of a light token
+    rest = 0
+    for i in range(count):
+        rest += 1 if tokens[i] & _U1 else WEIGHT
+    total = 0
+    while total < count and rest > full - WEIGHT:
+        weighs = 0
+        value = _U0
+        k = total
+        while k < count and weighs < full:
+            value += tokens[k] * weights[k - total]
+            weighs += 1 if tokens[k] & _U1 else WEIGHT
+            k += 1
+        out[total] = value
+        rest -= 1 if tokens[total] & _U1 else WEIGHT
+        total += 1
     return total
 
 
@@ -141,7 +171,7 @@ def intersection(a: np.ndarray, b: np.ndarray) -> int:
 
 @njit(nogil=True, cache=True)
 def _sets(
-    offsets: np.ndarray, data: np.ndarray, ngram: int, weights: np.ndarray, small: np.ndarray, table: np.ndarray
+    offsets: np.ndarray, data: np.ndarray, weights: np.ndarray, small: np.ndarray, table: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rows = len(offsets) - 1
     longest = 0
@@ -158,13 +188,12 @@ def _sets(
     for row in range(rows):
         count, _ = tokens_of(data, offsets[row], offsets[row + 1], small, table, tokens)
         lower[row] = count == NEEDS_LOWER
-        total = max(count - ngram + 1, 0)
-        if used + total > len(values):
-            grown = np.empty(max(2 * len(values), used + total), np.uint64)
+        if used + count > len(values):
+            grown = np.empty(max(2 * len(values), used + count), np.uint64)
             grown[:used] = values[:used]
             values = grown
-        if total:
-            combine(tokens, count, weights, values[used : used + total])
+        if count > 0:
+            total = combine(tokens, count, weights, values[used:])
             used += sort_unique(values[used : used + total], spare[:total], counts)
         starts[row + 1] = used
     return starts, values[:used].copy(), lower

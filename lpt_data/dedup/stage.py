@@ -85,7 +85,7 @@ def find(rows: Rows, config: DedupConfig, bands: Bands | None, run: Run = map) -
     leader_score = np.zeros(total)
     counts: dict[str, Any] = {}
     if bands:
-        leads = (same.leader == np.arange(total)) & (sketch.tokens >= config.ngram)
+        leads = (same.leader == np.arange(total)) & (sketch.shingles > 0)
         counts = _cover(rows, np.flatnonzero(leads), rank, config, run, leader_witness, leader_score)
     return _removals(same, leader_witness, leader_score, "exact" in config.method), counts
 
@@ -164,7 +164,7 @@ def _extra(
             "exact": by_reason["exact_duplicate"] + by_reason["normalized_duplicate"],
             "minhash": by_reason["near_duplicate"],
         },
-        "compared_whole": int(np.count_nonzero(rows.sketch.tokens < config.ngram)),
+        "compared_whole": int(np.count_nonzero(rows.sketch.shingles == 0)),
         "biggest_keeper": _biggest_keeper(rows, found.witness[removed]),
         "weakest": _weakest(rows, found, np.flatnonzero(found.reason == _NEAR)),
         "text_bytes": int(sum(texts.nbytes for texts in rows.texts)),

@@ -1,0 +1,62 @@
+"""The slow truth that dedup is tested against: plain Python sets of word tuples, every pair compared."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from lpt_data.config import DedupConfig
+from lpt_data.dataset import TextBatch
+from lpt_data.dedup.minhash import Scheme
+from lpt_data.dedup.rows import read, threads
+from lpt_data.dedup.stage import REASONS, _check, find
+
+Outcome = dict[int, tuple[str, int, float]]  # input row -> reason, witness row (-1: none), score
+
+
+def shingle_tuples(text: str, ngram: int = 5) -> set[tuple[str, ...]]:
+    tokens = re.findall(r"\w+", text.lower())
+    return {tuple(tokens[i : i + ngram]) for i in range(len(tokens) - ngram + 1)}
+
+
+def jaccard(a: str, b: str, ngram: int = 5) -> float:
+    left, right = shingle_tuples(a, ngram), shingle_tuples(b, ngram)
+    return len(left & right) / len(left | right)
+
+
+def identifier(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def batches(texts: Sequence[str], size: int) -> list[TextBatch]:
+    return [
+        TextBatch(
+            np.arange(i, i + len(part)),
+            pa.array(part, pa.large_string()),
+            np.frombuffer(b"".join(map(identifier, part)), np.uint8).reshape(-1, 32),
+        )
+        for i in range(0, len(texts), size)
+        for part in [list(texts[i : i + size])]
+    ]
+
+
+def dedup(texts: Sequence[str], config: DedupConfig | None = None, size: int = 7) -> Outcome:
+    config = config or DedupConfig(workers=1)
+    bands = _check(config)
+    scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
+    run, close = threads(config.workers)
+    rows = read(batches(texts, size), scheme, bands, run)
+    found, _ = find(rows, config, bands, run)
+    close()
+    return {
+        int(i): (REASONS[found.reason[i]], int(found.witness[i]), float(found.score[i]))
+        for i in np.flatnonzero(found.reason)
+    }
+
+
+def survivors(texts: Sequence[str], outcome: Outcome) -> list[str]:
+    return sorted(text for row, text in enumerate(texts) if row not in outcome)
