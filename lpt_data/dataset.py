@@ -133,6 +133,12 @@ class Dataset:
         assert self._rows is not None
         return self._rows
 
+    def restore(self, rows_in: int, first_rows: Sequence[int], quarantined: Sequence[Quarantine]) -> None:
+        """Take over what an earlier pass over the same bytes found."""
+        self._rows = rows_in
+        self.first_rows = list(first_rows)
+        self._bad.update({found.row: found for found in quarantined})
+
     # -- inside
 
     def _parts(self, columns: list[str] | None) -> Iterator[_Part]:

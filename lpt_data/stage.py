@@ -1,17 +1,50 @@
-"""The one runner of data operations: rows in, survivors and decisions out, nothing lost, nothing half-written."""
+"""The one runner of data operations: rows in, survivors and decisions out, nothing lost, nothing half-written.
+
+A stage is a function that looks at a dataset and says which rows go and why. Everything around it is here: a lock on the
+output, the identity of the work, the law `rows_in == rows_out + removed + quarantined`, outputs that appear whole, decisions
+as Parquet, the record in the catalog.
+
+    stage_id = sha256("lpt-stage/1", name, code, config without worker counts, kind, layout, sha256 of each input file)[:16]
+
+Work is never done twice: with the same stage_id and outputs that are intact, the recorded report is returned; a command that
+was killed after it had decided goes on with the decisions it had, and ends with the same bytes. Neither holds for `--dry-run`,
+which decides and writes nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import os
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lpt_data.dataset import Dataset
-from lpt_data.progress import Progress
+from lpt_data import pending
+from lpt_data.admitted_folder import environment
+from lpt_data.config import identity
+from lpt_data.dataset import Dataset, Quarantine
+from lpt_data.io.sources import format_of
+from lpt_data.lineage import origin
+from lpt_data.progress import Progress, silent
+from lpt_data.survivors import columns_needed, input_changed, write_quarantine, write_survivors
+from manifests import decisions as decision_rows
+from manifests.digests import bytes_sha256, content_root
+from manifests.errors import BadInputError, LptError
+from manifests.files import atomic_path, cannot_write, exclusive_lock, make_folder, write_atomic
 
 if TYPE_CHECKING:
     from manifests.catalog import Catalog
@@ -24,23 +57,35 @@ class StageResult:
     decisions: pa.Table  # manifests.decisions.SCHEMA
     record_ids: np.ndarray  # uint8 [rows_in, 32], zeros where quarantined
     extra: dict[str, Any] = field(default_factory=dict)
+    part: np.ndarray | None = None  # uint8 [rows_in], which output a kept row goes to; None: all to the first
 
 
 @dataclass(frozen=True)
 class StageReport:
-    """The recorded outcome of a stage."""
+    """The recorded outcome of a stage; `object_id` is empty after a dry run."""
 
     body: dict[str, Any]  # lpt.stage/1
     object_id: str
     reused: bool = False
     dry_run: bool = False
+    decisions_path: str = ""
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What the stage itself had to say."""
+        return self.body["extra"]
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that every data command prints with --json."""
-        return {}
+        """Return the keys that every data command prints with --json, then what the stage adds."""
+        names = ("stage_id", "rows_in", "rows_out", "removed", "quarantined", "output", "content_root")
+        common = {name: self.body[name] for name in names}
+        cost = {name: self.body[name] for name in ("seconds", "rows_per_second", "peak_memory_bytes")}
+        more = {"quarantine": self.body["quarantine"], "reused": self.reused, "dry_run": self.dry_run}
+        return {**common, "decisions": self.decisions_path, **cost, **more, "object": self.object_id, **self.extra}
 
 
 Decide = Callable[[Dataset, Any, Progress], StageResult]
+Finish = Callable[[list[dict[str, Any]], StageResult], Mapping[str, Any]]
 
 
 def run_stage(
@@ -53,6 +98,356 @@ def run_stage(
     catalog: Catalog,
     progress: Progress | None = None,
     dry_run: bool = False,
+    wait: float = 5.0,
 ) -> StageReport:
-    """Decide, write the survivors and the decisions, check that no row is lost, record."""
-    return StageReport({}, "")
+    """Decide, write the survivors and the decisions, check that no row is lost, record.
+
+    Raises BadInputError for an output that cannot be written or is an input, BusyError when another process writes it or
+    holds the catalog longer than `wait` seconds.
+    """
+    work = Work(name, dataset, config, decide, (Path(output),), output=str(output))
+    return work.run(catalog, progress or silent, dry_run=dry_run, wait=wait)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run of a stage: what to decide, and the files that the kept rows go to (`StageResult.part` tells which)."""
+
+    name: str
+    dataset: Dataset
+    config: Any
+    decide: Decide
+    outputs: tuple[Path, ...]
+    output: str  # what the report calls the output: a file, or the folder of several
+    # Called when the outputs are written: may check them, write more files and add to `extra`; returns {} or
+    # {"outputs": [...], "extra": {...}}. Its files must not depend on anything but the result.
+    finish: Finish | None = None
+
+    def run(self, catalog: Catalog, progress: Progress, *, dry_run: bool, wait: float) -> StageReport:
+        """Do the work under the lock of its output, or return the record of the same work done before."""
+        started = time.perf_counter()
+        check_outputs(self.outputs, self.dataset)
+        if dry_run:
+            stage_id, inputs = self._identity(progress)
+            return self._report(self._dry_body(stage_id, inputs, progress, started), "", catalog, dry_run=True)
+        lock = _lock_path(catalog, self.outputs[0])
+        with exclusive_lock(lock, wait=wait, what=f"the output {self.output}"):
+            catalog.check_free(wait)
+            _remove_leftovers(lock)
+            stage_id, inputs = self._identity(progress)
+            done = self._done(catalog, stage_id)
+            if done is not None:
+                return self._report(done[1], done[0], catalog, reused=True)
+            body = self._perform(stage_id, inputs, catalog, lock, progress, started)
+            return self._report(body, catalog.put(body), catalog)
+
+    def _identity(self, progress: Progress) -> tuple[str, list[dict[str, Any]]]:
+        """Return the stage id and the inputs with their digests; file names and times are no part of the id."""
+        inputs = []
+        for number, source in enumerate(self.dataset.files):
+            progress(number, len(self.dataset.files), "hashing the input")
+            digest = bytes_sha256(source.path)
+            inputs.append({"path": source.path, "bytes": source.bytes, "sha256": digest, "format": source.format})
+        told = {
+            "name": self.name,
+            "code": code_digest(),
+            "config": identity(self.config),
+            "dataset": [self.dataset.kind, self.dataset.layout, self.dataset.text_column],
+            "inputs": [[entry["sha256"], entry["format"]] for entry in inputs],
+        }
+        told_bytes = orjson.dumps(told, option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(b"lpt-stage/1\0" + told_bytes).hexdigest()[:16], inputs
+
+    def _done(self, catalog: Catalog, stage_id: str) -> tuple[str, dict[str, Any]] | None:
+        for object_id, body in catalog.find("lpt.stage/1", stage_id=stage_id):
+            decided = {"path": str(catalog.decisions_path(stage_id)), "sha256": body["decisions"]["sha256"]}
+            if body["output"] == self.output and all(_intact(file) for file in [*body["outputs"], decided]):
+                return object_id, body
+        return None
+
+    def _decided(self, progress: Progress) -> tuple[StageResult, list[Quarantine]]:
+        result = self.decide(self.dataset, self.config, progress)
+        quarantined = self.dataset.quarantined()
+        check_conservation(self.dataset.rows_in, result, quarantined, len(self.outputs))
+        return result, quarantined
+
+    def _perform(
+        self,
+        stage_id: str,
+        inputs: list[dict[str, Any]],
+        catalog: Catalog,
+        lock: Path,
+        progress: Progress,
+        started: float,
+    ) -> dict[str, Any]:
+        marks = [_mark(entry["path"]) for entry in inputs]
+        note = pending.path_of(catalog.directory, stage_id)
+        result = pending.load(note, self.dataset)
+        if result is None:
+            result, _ = self._decided(progress)
+            pending.save(note, self.dataset, result)
+        quarantined = self.dataset.quarantined()
+        keep = kept_mask(result, quarantined)
+        every = decision_rows.concat([result.decisions, quarantine_table(quarantined)])
+        decision_rows.write(catalog.decisions_path(stage_id), every)
+        outputs = self._write(result, keep, inputs, marks, lock, progress)
+        extra = dict(result.extra)
+        aside = [*quarantined, *stage_quarantine(result, self.dataset)]
+        if aside:
+            place = catalog.decisions_path(stage_id).with_suffix(".quarantine.jsonl")
+            with atomic_path(place) as temporary:
+                write_quarantine(self.dataset, aside, temporary)
+            extra["quarantine_file"] = str(place)
+        if self.finish is not None:
+            added = self.finish(outputs, result)
+            outputs = [*outputs, *added.get("outputs", ())]
+            extra.update(added.get("extra", {}))
+        body = self._body(stage_id, inputs, result, quarantined, keep, started)
+        body["outputs"], body["extra"] = outputs, extra
+        body["decisions"] = _decisions_entry(catalog, stage_id, every.num_rows)
+        body["parents"] = list(origin(catalog, [entry["sha256"] for entry in inputs]).parents)
+        with contextlib.suppress(OSError):
+            note.unlink()
+        return body
+
+    def _write(
+        self,
+        result: StageResult,
+        keep: np.ndarray,
+        inputs: list[dict[str, Any]],
+        marks: list[tuple[int, int]],
+        lock: Path,
+        progress: Progress,
+    ) -> list[dict[str, Any]]:
+        """Write every output beside its name and, when all are whole and all rows are there, put them in place."""
+        columns = columns_needed(self.dataset, keep, self.outputs[0], progress)
+        part = result.part if result.part is not None else np.zeros(len(keep), np.uint8)
+        counts = []
+        with contextlib.ExitStack() as stack:
+            temporaries = [stack.enter_context(atomic_path(path)) for path in self.outputs]
+            _note_leftovers(lock, temporaries)
+            for number, (path, temporary) in enumerate(zip(self.outputs, temporaries, strict=True)):
+                mine = keep & (part == number)
+                written = write_survivors(self.dataset, mine, temporary, path, columns, progress)
+                if written != int(mine.sum()):
+                    raise input_changed(", ".join(entry["path"] for entry in inputs))
+                counts.append(written)
+            for entry, mark in zip(inputs, marks, strict=True):
+                if _mark(entry["path"]) != mark:
+                    raise input_changed(entry["path"])
+        if columns is not None and columns.as_json:
+            result.extra["columns_as_json_text"] = list(columns.as_json)
+        return [file_entry(path, rows) for path, rows in zip(self.outputs, counts, strict=True)]
+
+    def _body(
+        self,
+        stage_id: str,
+        inputs: list[dict[str, Any]],
+        result: StageResult,
+        quarantined: Sequence[Quarantine],
+        keep: np.ndarray,
+        started: float,
+    ) -> dict[str, Any]:
+        rows_in, rows_out = len(keep), int(keep.sum())
+        starts = [*self.dataset.first_rows, rows_in]
+        for number, entry in enumerate(inputs):
+            entry["first_row"] = starts[number]
+            entry["rows"] = starts[number + 1] - starts[number]
+            entry["layout"] = self.dataset.layout
+        reasons = Counter(found.reason for found in quarantined)
+        reasons.update(decision_rows.reasons(result.decisions, "quarantine"))
+        seconds = time.perf_counter() - started
+        return {
+            "type": "lpt.stage/1",
+            "stage_id": stage_id,
+            "stage": self.name,
+            "config": dataclasses.asdict(self.config),
+            "code": {"lpt": environment()["lpt"], "source": code_digest()},
+            "kind": self.dataset.kind,
+            "inputs": inputs,
+            "rows_in": rows_in,
+            "rows_out": rows_out,
+            "removed": decision_rows.reasons(result.decisions, "remove"),
+            "rewritten": {},
+            "quarantined": reasons.total(),
+            "quarantine": dict(reasons.most_common()),
+            "output": self.output,
+            "content_root": content_root(result.record_ids[keep]).root,
+            "seconds": round(seconds, 4),
+            "rows_per_second": round(rows_in / seconds, 1),
+            "peak_memory_bytes": peak_memory_bytes(),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "env": environment(),
+        }
+
+    def _dry_body(
+        self, stage_id: str, inputs: list[dict[str, Any]], progress: Progress, started: float
+    ) -> dict[str, Any]:
+        result, quarantined = self._decided(progress)
+        body = self._body(stage_id, inputs, result, quarantined, kept_mask(result, quarantined), started)
+        return {**body, "outputs": [], "extra": result.extra, "decisions": None, "parents": []}
+
+    def _report(
+        self, body: dict[str, Any], object_id: str, catalog: Catalog, *, reused: bool = False, dry_run: bool = False
+    ) -> StageReport:
+        decided = "" if dry_run else str(catalog.decisions_path(body["stage_id"]))
+        return StageReport(body, object_id, reused=reused, dry_run=dry_run, decisions_path=decided)
+
+
+# -- the law
+
+
+def check_conservation(
+    rows_in: int, result: StageResult, quarantined: Sequence[Quarantine], outputs: int = 1
+) -> None:
+    """Raise LptError unless every row is kept, removed or quarantined, exactly once, and every witness is kept."""
+    removed = result.decisions["row"].to_numpy()
+    aside = np.array([q.row for q in quarantined], np.int64)
+    gone = np.concatenate([removed, aside])
+    broken = ""
+    if result.record_ids.shape != (rows_in, 32):
+        broken = f"{rows_in} rows came in, record ids are {result.record_ids.shape}"
+    elif len(gone) and (gone.min() < 0 or gone.max() >= rows_in):
+        broken = f"a decision names row {gone.max()} of {rows_in}"
+    elif len(np.unique(gone)) != len(gone):
+        broken = "a row has two decisions"
+    elif set(result.decisions["action"].unique().to_pylist()) - {"remove", "quarantine"}:
+        broken = "a stage may remove and quarantine rows; rewriting has no writer here"
+    else:
+        kept = np.ones(rows_in, bool)
+        kept[gone] = False
+        witnesses = result.decisions["witness_row"].drop_null().to_numpy()
+        if len(witnesses) and not kept[witnesses].all():
+            broken = f"row {witnesses[~kept[witnesses]][0]} is a witness and was not kept"
+        elif not result.record_ids[kept].any(axis=1).all():
+            broken = "a kept row has no record id"
+        elif result.part is not None and (len(result.part) != rows_in or (result.part[kept] >= outputs).any()):
+            broken = "a kept row has no output to go to"
+    if broken:
+        raise LptError("a stage broke row conservation; nothing was written", seen=broken, next="this is a defect: report it")
+
+
+def kept_mask(result: StageResult, quarantined: Sequence[Quarantine]) -> np.ndarray:
+    """Return which rows are kept: bool [rows_in]."""
+    keep = np.ones(len(result.record_ids), bool)
+    keep[result.decisions["row"].to_numpy()] = False
+    keep[[q.row for q in quarantined]] = False
+    return keep
+
+
+def stage_quarantine(result: StageResult, dataset: Dataset) -> list[Quarantine]:
+    """Return the rows that the stage itself put aside (nothing left to compare, say); their lines are not known yet."""
+    chosen = result.decisions.filter(pc.equal(result.decisions["action"], "quarantine")).to_pylist()
+    files = np.searchsorted(dataset.first_rows, [d["row"] for d in chosen], side="right") - 1
+    return [
+        Quarantine(d["row"], dataset.files[file].path, 0, d["reason"], d["detail"] or "")
+        for d, file in zip(chosen, files.tolist(), strict=True)
+    ]
+
+
+def quarantine_table(quarantined: Sequence[Quarantine]) -> pa.Table:
+    """Return quarantined rows as decisions; the detail starts with file and line."""
+    return decision_rows.table(
+        {
+            "row": pa.array([q.row for q in quarantined], pa.int64()),
+            "action": pa.array(["quarantine"] * len(quarantined), pa.string()),
+            "reason": pa.array([q.reason for q in quarantined], pa.string()),
+            "detail": pa.array([f"{q.file}:{q.line}: {q.detail}" for q in quarantined], pa.string()),
+        }
+    )
+
+
+# -- places and files
+
+
+def check_outputs(outputs: Sequence[Path], dataset: Dataset) -> None:
+    """Refuse, before any work, an output that is an input, a folder, of no known format or in no writable folder."""
+    inputs = {os.path.realpath(source.path): source.path for source in dataset.files}
+    for path in outputs:
+        format_of(path)
+        if os.path.realpath(path) in inputs:
+            raise BadInputError("an output is one of the inputs", seen=str(path), next="choose another name for --out")
+        if path.is_dir():
+            raise BadInputError("an output is a folder", seen=str(path), next="name a file, such as out.jsonl")
+        folder = path.parent
+        if not folder.is_dir():
+            raise BadInputError("the folder of an output does not exist", seen=str(folder), next=f"mkdir -p {folder}")
+        _check_writable(folder, path)
+
+
+def _check_writable(folder: Path, path: Path) -> None:
+    """Try it: permissions alone do not tell for read-only disks, nor for the superuser."""
+    probe = folder / f".tmp-{os.getpid()}-probe"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def file_entry(path: Path, rows: int) -> dict[str, Any]:
+    """Return how an output is recorded."""
+    return {"path": str(path), "bytes": path.stat().st_size, "sha256": bytes_sha256(path), "rows": rows}
+
+
+def _intact(file: Mapping[str, Any]) -> bool:
+    return os.path.isfile(file["path"]) and bytes_sha256(file["path"]) == file["sha256"]
+
+
+def _mark(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        raise input_changed(path) from None
+    return found.st_size, found.st_mtime_ns
+
+
+def _decisions_entry(catalog: Catalog, stage_id: str, rows: int) -> dict[str, Any]:
+    path = catalog.decisions_path(stage_id)
+    return {"path": str(path.relative_to(catalog.directory)), "sha256": bytes_sha256(path), "rows": rows}
+
+
+def _lock_path(catalog: Catalog, output: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(os.path.realpath(output))).hexdigest()[:16]
+    return make_folder(catalog.directory / "locks") / f"output-{name}.lock"
+
+
+def _note_leftovers(lock: Path, temporaries: Sequence[Path]) -> None:
+    """Write down the names of unfinished files, so that the next run under this lock can remove what a kill leaves."""
+    write_atomic(lock.with_suffix(".unfinished"), orjson.dumps([os.path.abspath(path) for path in temporaries]))
+
+
+def _remove_leftovers(lock: Path) -> None:
+    note = lock.with_suffix(".unfinished")
+    try:
+        names = orjson.loads(note.read_bytes())
+    except (OSError, ValueError):
+        return
+    for name in names if isinstance(names, list) else []:
+        path = Path(str(name))
+        if path.name.startswith(".tmp-"):
+            path.unlink(missing_ok=True)
+    note.unlink(missing_ok=True)
+
+
+def peak_memory_bytes() -> int:
+    """Return the largest resident size of this process or of one of its ended children."""
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return int(peak) * (1 if sys.platform == "darwin" else 1024)
+
+
+@functools.cache
+def code_digest() -> str:
+    """Return the digest of the code that decides and reads: results of one version are not taken for those of another."""
+    import lpt_data
+    import manifests
+
+    digest = hashlib.sha256()
+    for path in _sources(Path(str(lpt_data.__file__)).parent, Path(str(manifests.__file__)).parent):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _sources(*folders: Path) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted(folder.rglob("*.py"))

@@ -1,0 +1,61 @@
+"""What a stage has decided, kept until its outputs stand: a command that is killed while writing need not decide again."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from lpt_data.dataset import Dataset, Quarantine
+from manifests.files import atomic_path
+
+if TYPE_CHECKING:
+    from lpt_data.stage import StageResult
+
+
+def path_of(directory: Path, stage_id: str) -> Path:
+    """Return where the note of a stage lies; it belongs to exactly these inputs, this config and this code."""
+    return directory / "decisions" / f"{stage_id}.pending.npz"
+
+
+def save(path: Path, dataset: Dataset, result: StageResult) -> None:
+    """Write a result down, whole or not at all."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, result.decisions.schema) as writer:
+        writer.write_table(result.decisions)
+    told = {
+        "extra": result.extra,
+        "rows_in": dataset.rows_in,
+        "first_rows": dataset.first_rows,
+        "quarantined": [asdict(found) for found in dataset.quarantined()],
+    }
+    arrays = {
+        "record_ids": result.record_ids,
+        "decisions": np.frombuffer(sink.getvalue(), np.uint8),
+        "told": np.frombuffer(orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
+    }
+    if result.part is not None:
+        arrays["part"] = result.part
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **arrays)
+
+
+def load(path: Path, dataset: Dataset) -> StageResult | None:
+    """Return the result written down, and let the dataset know what was found in it then; None where there is no note."""
+    from lpt_data.stage import StageResult
+
+    try:
+        with np.load(path, allow_pickle=False) as note:
+            arrays = {name: note[name] for name in note.files}
+        told = orjson.loads(arrays["told"].tobytes())
+        decisions = pa.ipc.open_file(pa.py_buffer(arrays["decisions"].tobytes())).read_all()
+        quarantined = [Quarantine(**found) for found in told["quarantined"]]
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, pa.ArrowException):
+        return None  # no note, or one that cannot be used: deciding again gives the same
+    dataset.restore(told["rows_in"], told["first_rows"], quarantined)
+    return StageResult(decisions, arrays["record_ids"], told["extra"], arrays.get("part"))
