@@ -1,6 +1,6 @@
 """Countdown: write an expression that uses each given number once and equals the target.
 
-The answer of a record is JSON text, ``{"nums": [6, 4], "target": 24}``. The completion's last ``<answer>…</answer>``
+The answer of a record is JSON text, ``{"numbers": [6, 4], "target": 24}``. The completion's last ``<answer>…</answer>``
 is read by a parser of our own: integers, ``+ - * /``, parentheses, nothing else. No ``eval``, no signs before a
 number (each number is used as it was given), exact fractions, so that 8 / (3 - 8 / 3) is 24 and not 23.999.
 
@@ -39,7 +39,7 @@ def problem(answer: str) -> tuple[tuple[int, ...], int] | None:
         return None
     if not isinstance(value, dict):
         return None
-    nums, target = value.get("nums"), value.get("target")
+    nums, target = value.get("numbers", value.get("nums")), value.get("target")
     if not isinstance(nums, list) or not 1 <= len(nums) <= MAX_NUMBERS:
         return None
     limit = 10**MAX_DIGITS

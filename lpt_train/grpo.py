@@ -1,0 +1,366 @@
+"""GRPO on an admitted `rlvr` split, one loop from top to bottom.
+
+    prompts -> rollout -> scores from worker processes -> group advantages -> clipped update -> log -> checkpoint
+
+Axes: `P` prompts, `G` completions a prompt, `B` rows of a micro-batch, `T` tokens. A reward is never changed into an
+advantage in place. Completions that could not be scored, groups whose rewards are all equal and, when asked,
+completions that were cut leave the loss altogether: its numerator and its denominator. A step for which nothing is
+left is no update; it is counted. Checkpoints lie between generations, so none holds half-used rollouts and N + N
+steps are 2 N steps, bit for bit.
+
+Left out: refilling a batch whose groups say nothing (DAPO's dynamic sampling), several processes, guards against
+loss spikes other than values that are not finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer
+from lpt_train.advantages import GroupAdvantages, group_advantages
+from lpt_train.checkpoint import latest, load_checkpoint, save_checkpoint
+from lpt_train.config import to_mapping
+from lpt_train.config_grpo import GRPOConfig
+from lpt_train.evaluate import accuracy
+from lpt_train.heads import TokenLogprobs, check_head, token_logprobs
+from lpt_train.losses.policy import StepCounts, policy_loss
+from lpt_train.models import Placement, check_vocabulary, load_model, load_tokenizer, model_digest, placement, resolve
+from lpt_train.packing import units_at
+from lpt_train.proof import Proof
+from lpt_train.render import Renderer
+from lpt_train.rewards import FROM_RECORD, parse_rewards, verifiers_for
+from lpt_train.rewards.pool import RewardPool, Score
+from lpt_train.rollouts import RolloutLog, completion_texts, rollout_metrics
+from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
+from lpt_train.sampler.generate import Completion, Sampling, sample
+from lpt_train.schedule import multiplier
+from lpt_train.tasks import Task, probes, read_tasks
+from manifests.catalog import Catalog
+from manifests.errors import LptError, UsageError
+
+BLIND = 3  # generations in a row in which no completion could be scored: the run ends
+TRUNCATED = 0.95  # share of completions cut in the first generation from which the run says that nothing can be learned
+
+
+@dataclass(frozen=True)
+class Row:
+    """One completion that trains: the ids of its prompt, what was sampled, and its advantage."""
+
+    prompt_ids: list[int]
+    completion: Completion
+    advantage: float
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The model that learns, what moves it, and what it is held against (None without a KL term)."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    reference: torch.nn.Module | None
+    place: Placement
+
+
+def train(
+    config: GRPOConfig,
+    *,
+    split: AdmittedSplit,
+    out: Path | str,
+    catalog: Catalog | None = None,
+    progress: Progress | None = None,
+    eval_split: AdmittedSplit | None = None,
+    resume: bool = False,
+) -> RunResult:
+    """Train `config.model` on an admitted split and return the run; everything it makes is under `out`.
+
+    Raises `RefusedError` for a split of another contract or tokenizer and for a resume with another split or options,
+    `BadInputError` for rewards that cannot be trusted, and `LptError` when a run cannot go on (a value is not
+    finite, nothing can be scored); the run is then recorded as failed.
+    """
+    out, options = Path(out), config.run
+    check_contract(split, "grpo")
+    place = placement(options.device, options.dtype)
+    source = resolve(config.model, out, seed=options.seed)
+    renderer = Renderer(load_tokenizer(source))
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
+    tasks, dropped = read_tasks(split, renderer, config.max_prompt_length)
+    held_out = read_tasks(eval_split, renderer, config.max_prompt_length)[0] if eval_split is not None else []
+    total = total_steps(config, len(tasks))
+    terms = parse_rewards(config.reward)
+    if any(term.name == FROM_RECORD for term in terms):
+        verifiers_for({task.verifier for task in tasks})
+
+    seed_everything(options.seed)  # before the adapter draws its first values
+    policy = make_policy(config, source, place)
+    check_vocabulary(policy.model, renderer.tokenizer)
+    generator = torch.Generator(place.device).manual_seed(options.seed)
+    sampling = Sampling(config.max_completion_length, config.temperature, batch_size=config.rollout_batch_size)
+    proof = Proof(policy.model)
+    with RewardPool(
+        terms, workers=config.reward_workers, seconds=config.reward_timeout, memory_mb=config.reward_memory_mb
+    ) as pool:
+        pool.check(probes(tasks))
+        run = Run.create(
+            out, "grpo", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
+            tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+            catalog=catalog, resume=resume,
+        )  # fmt: skip
+        done, skipped = 0, 0
+        if resume and (checkpoint := latest(run.checkpoints)) is not None:
+            back = load_checkpoint(
+                checkpoint, model=policy.model, optimizer=policy.optimizer, provenance=run.provenance
+            )
+            done, skipped = back.step, back.extra["skipped_steps"]
+            proof.restore(back.extra["proof"])
+            generator.set_state(back.tensors["sampler"])
+        run.resumed_at(done)
+        rollouts = RolloutLog(out / "rollouts.jsonl", resumed_at=done)
+        speed, blind = Speed(done, total), 0
+        with run.guarded(proof) as stop:
+            while done < total and not stop:
+                first = done // config.steps_of_generation * config.prompts_per_generation
+                chosen = units_at(first, config.prompts_per_generation, units=len(tasks), seed=options.seed)
+                tasks_P = [tasks[i] for i in chosen]
+
+                # Rollout, rewards, advantages.
+                groups_P_G = sample(
+                    policy.model, [task.prompt_ids for task in tasks_P], sampling, stop_ids=renderer.stop_ids,
+                    num_generations=config.num_generations, generator=generator, autocast=place.autocast(),
+                )  # fmt: skip
+                texts_P_G = completion_texts(renderer, groups_P_G)
+                scores_P_G = score(pool, tasks_P, texts_P_G)
+                rewards_P_G = reward_tensor(scores_P_G)
+                advantages = group_advantages(rewards_P_G, scale_rewards=config.scale_rewards)
+                rollouts.write(done, tasks_P, groups_P_G, texts_P_G, scores_P_G)
+                sampled = rollout_metrics(groups_P_G, rewards_P_G, advantages)
+                blind = 0 if sampled["unscorable"] < 1 else blind + 1
+                complain(run, sampled, pool, blind=blind, first=done == 0)
+
+                # The optimizer steps of this generation, each on those of its completions that say something.
+                tokens = sum(len(c.ids) for group in groups_P_G for c in group)
+                for turn, rows in enumerate(steps_of(config, [t.prompt_ids for t in tasks_P], groups_P_G, advantages)):
+                    rate = set_rate(policy.optimizer, config, done, total)
+                    updated = update(policy, rows, config) if rows else {}
+                    if rows:
+                        run.require_finite(done + 1, loss=updated["loss"], grad_norm=updated["grad_norm"])
+                        policy.optimizer.step()
+                        proof.observe(updated["grad_norm"])
+                    policy.optimizer.zero_grad(set_to_none=True)
+                    skipped += not rows
+                    if turn > 0:
+                        updated.pop("mismatch", None)  # the policy has moved since it sampled
+                    done += 1
+                    metrics = {
+                        **sampled, **updated, "learning_rate": rate, "skipped_steps": skipped,
+                        **speed.step(done, tokens if turn == 0 else 0),
+                    }  # fmt: skip
+                    between = done % config.steps_of_generation == 0
+                    last = between and (done == total or bool(stop))
+                    if held_out and between and (last or due(options.eval_steps, done, config)):
+                        metrics |= held_out_accuracy(policy, held_out, renderer, pool, config)
+                    if last or done == 1 or done % options.logging_steps == 0:
+                        run.log(done, metrics)
+                    if progress is not None:
+                        progress(done, total, metrics)
+                if last or due(options.save_steps, done, config):
+                    save_checkpoint(
+                        run.checkpoints, step=done, model=policy.model, optimizer=policy.optimizer,
+                        cursor={"place": first + len(tasks_P), "units": len(tasks)}, provenance=run.provenance,
+                        config=to_mapping(config), extra={"proof": proof.state(), "skipped_steps": skipped},
+                        tensors={"sampler": generator.get_state()}, tokenizer=renderer.tokenizer,
+                        keep_last=options.save_total_limit,
+                    )  # fmt: skip
+    failures = [f"stopped by {stop.signal}"] if done < total else []
+    return run.finish(
+        "done" if done >= total else "stopped", steps=done, proof=proof.finish(),
+        tokens_per_second=speed.tokens_per_second,
+        failures=failures + [f"reward: {reason}: {text}" for reason, text in pool.examples.items()],
+        extra={
+            "data": {"tasks": len(tasks), "dropped": dropped}, "skipped_steps": skipped,
+            "rewards": {
+                "terms": config.reward or FROM_RECORD, "unscorable": dict(pool.failures), "network": pool.network,
+            },
+            "rollouts_path": str(rollouts.path), **parameter_report(policy.model),
+        },
+    )  # fmt: skip
+
+
+def total_steps(config: GRPOConfig, tasks: int) -> int:
+    """Optimizer steps of the run; raises `UsageError` when `max_steps` is no whole number of generations."""
+    if config.run.max_steps < 0:
+        generations = math.ceil(config.run.num_train_epochs * tasks / config.prompts_per_generation)
+        return max(1, generations) * config.steps_of_generation
+    if config.run.max_steps % config.steps_of_generation:
+        raise UsageError(
+            "max_steps is no whole number of generations",
+            seen=f"{config.run.max_steps} steps, {config.steps_of_generation} for each generation",
+            next=f"give a multiple of {config.steps_of_generation}: completions are not kept from one run to the next",
+        )
+    return config.run.max_steps
+
+
+def make_policy(config: GRPOConfig, source: str, place: Placement) -> Policy:
+    """Model, optimizer and, with a KL term, the reference: the start model, beside an adapter the base without it."""
+    model = load_for_training(source, config.lora, place)
+    check_head(model)
+    reference = None
+    if config.beta > 0 and not config.lora.use_peft:
+        reference = load_model(source, dtype=place.dtype, device=place.device).requires_grad_(False)
+    return Policy(model, adamw(model, config.optim), reference, place)
+
+
+def score(pool: RewardPool, tasks_P: Sequence[Task], texts_P_G: Sequence[Sequence[str]]) -> list[list[Score]]:
+    """The scores of all completions, in the shape of the groups."""
+    flat = iter(pool.score([task.item(text) for task, texts in zip(tasks_P, texts_P_G, strict=True) for text in texts]))
+    return [[next(flat) for _ in texts] for texts in texts_P_G]
+
+
+def reward_tensor(scores_P_G: Sequence[Sequence[Score]]) -> torch.Tensor:
+    """Rewards [P, G] in float64, NaN where a completion could not be scored."""
+    return torch.tensor(
+        [[math.nan if s.total is None else s.total for s in scores] for scores in scores_P_G], dtype=torch.float64
+    )
+
+
+def steps_of(
+    config: GRPOConfig,
+    prompts_P: Sequence[list[int]],
+    groups_P_G: Sequence[Sequence[Completion]],
+    advantages: GroupAdvantages,
+) -> Iterator[list[Row]]:
+    """The rows of each optimizer step of a generation, `num_iterations` times over; a list may be empty."""
+    rows: list[Row | None] = []
+    values, counted = advantages.advantages_P_G.tolist(), advantages.counted_P_G.tolist()
+    for p, (prompt_ids, group) in enumerate(zip(prompts_P, groups_P_G, strict=True)):
+        for g, completion in enumerate(group):
+            cut = config.mask_truncated_completions and completion.finish == "length"
+            rows.append(Row(prompt_ids, completion, values[p][g]) if counted[p][g] and not cut else None)
+    for _ in range(config.num_iterations):
+        for start in range(0, len(rows), config.step_size):
+            yield [row for row in rows[start : start + config.step_size] if row is not None]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, config: GRPOConfig, step: int, total: int) -> float:
+    """Set and return the learning rate of `step`, counted from 0."""
+    optim = config.optim
+    rate = optim.learning_rate * multiplier(
+        step, total_steps=total, warmup_steps=optim.warmup_steps, kind=optim.lr_scheduler_type
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    return rate
+
+
+def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str, float]:
+    """Gradients of one optimizer step, clipped, and its metrics (means over the step's counted tokens).
+
+    When a generation is used once, the sampling policy is the policy itself and the ratio is 1 with its gradient;
+    otherwise the ratio is taken to the log-probs recorded at sampling. `mismatch` is mean |log-prob here - log-prob
+    recorded|.
+    """
+    counts = StepCounts(sum(len(row.completion.ids) for row in rows), len(rows), config.max_completion_length)
+    names = ("loss", "clip_low", "clip_high", "ratio_kl", "kl", "entropy", "mismatch")
+    sums = dict.fromkeys(names, 0.0)
+    # Similar lengths side by side: less padding, the same sums.
+    ordered = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.completion.ids))
+    for start in range(0, len(ordered), config.per_device_train_batch_size):
+        batch = collate(ordered[start : start + config.per_device_train_batch_size], policy.place.device)
+        found = logprobs(policy.model, batch, config, policy.place)
+        loss = policy_loss(
+            found.logp_B_T, batch.sampled_logp_B_T if config.steps_of_generation > 1 else None, batch.advantages_B,
+            batch.mask_B_T, counts, epsilon=config.epsilon, epsilon_high=config.epsilon_high,
+            loss_type=config.loss_type, ref_logp_B_T=reference_logp(policy, batch, config) if config.beta > 0 else None, beta=config.beta,
+        )  # fmt: skip
+        loss.loss.backward()
+        gap = ((found.logp_B_T.detach() - batch.sampled_logp_B_T).abs() * batch.mask_B_T).sum()
+        shares = (loss.clipped_low, loss.clipped_high, loss.ratio_kl, loss.reference_kl, found.entropy_B_T.sum(), gap)
+        sums["loss"] += float(loss.loss.detach())
+        for name, value in zip(names[1:], shares, strict=True):
+            sums[name] += float(value.detach()) / counts.tokens
+    limit = config.optim.max_grad_norm or math.inf
+    sums["grad_norm"] = float(torch.nn.utils.clip_grad_norm_(trainable(policy.model), limit))
+    if config.beta == 0:
+        del sums["kl"]
+    return sums
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows padded at the end; the mask is 1 on sampled tokens, the stop token included."""
+
+    ids_B_T: torch.Tensor
+    attention_B_T: torch.Tensor
+    mask_B_T: torch.Tensor
+    sampled_logp_B_T: torch.Tensor
+    advantages_B: torch.Tensor
+
+
+def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
+    """Prompt and completion ids side by side, as they were sampled: nothing is tokenised again."""
+    width = max(len(row.prompt_ids) + len(row.completion.ids) for row in rows)
+    ids, attention, mask = (torch.zeros(len(rows), width, dtype=torch.long) for _ in range(3))
+    sampled = torch.zeros(len(rows), width)
+    for i, row in enumerate(rows):
+        start, end = len(row.prompt_ids), len(row.prompt_ids) + len(row.completion.ids)
+        ids[i, :end] = torch.tensor([*row.prompt_ids, *row.completion.ids])
+        attention[i, :end] = 1
+        mask[i, start:end] = 1
+        sampled[i, start:end] = torch.tensor(row.completion.logps)
+    advantages = torch.tensor([row.advantage for row in rows])
+    return MicroBatch(*(tensor.to(device) for tensor in (ids, attention, mask, sampled, advantages)))
+
+
+def logprobs(model: torch.nn.Module, batch: MicroBatch, config: GRPOConfig, place: Placement) -> TokenLogprobs:
+    """Log-probs and entropies of the sampled tokens, at the temperature they were sampled at."""
+    with place.autocast():
+        return token_logprobs(
+            model, batch.ids_B_T, batch.attention_B_T, batch.mask_B_T, temperature=config.temperature,
+            chunk=config.logits_chunk,
+        )  # fmt: skip
+
+
+@torch.no_grad()
+def reference_logp(policy: Policy, batch: MicroBatch, config: GRPOConfig) -> torch.Tensor:
+    """Log-probs under the start model: a frozen copy, or the same model with its adapter switched off."""
+    if policy.reference is not None:
+        return logprobs(policy.reference, batch, config, policy.place).logp_B_T
+    was_training = policy.model.training
+    policy.model.eval()
+    with policy.model.disable_adapter():  # type: ignore[operator]
+        found = logprobs(policy.model, batch, config, policy.place)
+    policy.model.train(was_training)
+    return found.logp_B_T
+
+
+def due(every: int, done: int, config: GRPOConfig) -> bool:
+    """Whether the generation that ends at step `done` holds a step that is a multiple of `every` (0: never)."""
+    return every > 0 and done // every > (done - config.steps_of_generation) // every
+
+
+def held_out_accuracy(
+    policy: Policy, tasks: Sequence[Task], renderer: Renderer, pool: RewardPool, config: GRPOConfig
+) -> dict[str, float]:
+    """Greedy accuracy on the evaluation split, as metrics."""
+    sampling = Sampling(config.max_completion_length, 0.0, batch_size=config.rollout_batch_size)
+    found = accuracy(policy.model, renderer, tasks, pool, sampling, autocast=policy.place.autocast)
+    return {"eval_accuracy": found.accuracy, "eval_low": found.low, "eval_high": found.high, "eval_n": float(found.n)}
+
+
+def complain(run: Run, sampled: dict[str, float], pool: RewardPool, *, blind: int, first: bool) -> None:
+    """Say early what makes a run useless; end one that is blind."""
+    if first and sampled["truncated_share"] > TRUNCATED:
+        run.notes.append(
+            f"{sampled['truncated_share']:.0%} of the first completions were cut at max_completion_length, so that few "
+            "hold an answer; raise it, or start from a model that stops"
+        )
+    if blind >= BLIND:
+        raise LptError(
+            f"no completion of the last {BLIND} generations could be scored", seen=dict(pool.failures) | pool.examples,
+            next="correct the reward, or allow it more with reward_timeout and reward_memory_mb",
+        )  # fmt: skip

@@ -1,0 +1,83 @@
+"""What was sampled, as text, as numbers, and as lines that stay readable after the run (`rollouts.jsonl`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from lpt_train.advantages import GroupAdvantages
+from lpt_train.render import Renderer
+from lpt_train.rewards.pool import Score
+from lpt_train.sampler.generate import Completion
+from lpt_train.tasks import Task
+from manifests.files import write_atomic
+
+SHOWN = 400  # characters of a completion that are kept
+
+
+class RolloutLog:
+    """One JSON line a completion: step, record_id, sample, reward, failure, finish, tokens, completion (its start)."""
+
+    def __init__(self, path: Path, *, resumed_at: int) -> None:
+        self.path = path
+        lines = path.read_bytes().splitlines(keepends=True) if resumed_at and path.exists() else []
+        kept = []
+        for line in lines:
+            try:
+                if json.loads(line)["step"] < resumed_at:
+                    kept.append(line)
+            except (ValueError, KeyError):
+                continue  # the half line of a kill; its generation comes again
+        write_atomic(path, b"".join(kept))
+
+    def write(
+        self,
+        step: int,
+        tasks_P: Sequence[Task],
+        groups_P_G: Sequence[Sequence[Completion]],
+        texts_P_G: Sequence[Sequence[str]],
+        scores_P_G: Sequence[Sequence[Score]],
+    ) -> None:
+        """Append the completions that were sampled before optimizer step `step`."""
+        lines = []
+        for task, group, texts, scores in zip(tasks_P, groups_P_G, texts_P_G, scores_P_G, strict=True):
+            for sample, (completion, text, score) in enumerate(zip(group, texts, scores, strict=True)):
+                row = {
+                    "step": step, "record_id": task.record_id, "sample": sample, "reward": score.total,
+                    "failure": score.reason or None, "finish": completion.finish, "tokens": len(completion.ids),
+                    "completion": text[:SHOWN],
+                }  # fmt: skip
+                lines.append(json.dumps(row) + "\n")
+        with open(self.path, "a", encoding="ascii") as file:
+            file.writelines(lines)
+
+
+def completion_texts(renderer: Renderer, groups_P_G: Sequence[Sequence[Completion]]) -> list[list[str]]:
+    """The texts of sampled completions, without special tokens, as a reward reads them."""
+    return [
+        [str(renderer.tokenizer.decode(completion.ids, skip_special_tokens=True)) for completion in group]
+        for group in groups_P_G
+    ]
+
+
+def rollout_metrics(
+    groups_P_G: Sequence[Sequence[Completion]], rewards_P_G: torch.Tensor, advantages: GroupAdvantages
+) -> dict[str, float]:
+    """Means over one generation: `reward` and `reward_std` over what could be scored, the rest over all of it."""
+    flat = [completion for group in groups_P_G for completion in group]
+    scorable = rewards_P_G[~rewards_P_G.isnan()]
+    groups = len(rewards_P_G)
+    metrics = {
+        "frac_zero_variance": advantages.zero_variance_groups / groups,
+        "frac_short_groups": advantages.short_groups / groups,
+        "unscorable": 1.0 - len(scorable) / len(flat),
+        "completion_length": sum(len(completion.ids) for completion in flat) / len(flat),
+        "truncated_share": sum(completion.finish == "length" for completion in flat) / len(flat),
+    }
+    if len(scorable):
+        spread = float(scorable.std()) if len(scorable) > 1 else 0.0
+        metrics = {"reward": float(scorable.mean()), "reward_std": spread, **metrics}
+    return metrics
