@@ -72,24 +72,21 @@ class Renderer:
         ids, offsets = batch["input_ids"][0], batch["offset_mapping"][0]
         self._one_start_token(ids)
         starts = []
-        for turn, prompt_ids in zip(turns, batch["input_ids"][1:], strict=True):
+        for turn, prompt, prompt_ids in zip(turns, prompts, batch["input_ids"][1:], strict=True):
             if ids[: len(prompt_ids)] != prompt_ids:
-                raise RecordError(
-                    "the prompt of an assistant turn is not a prefix of the rendered conversation",
-                    reason="prompt_not_a_prefix", field=f"messages[{turn}]",
-                    seen="the chat template renders this history differently once the answer is there",
-                    next="keep only the last assistant turn as the answer, or use a template that keeps the history",
-                )  # fmt: skip
+                raise _not_a_prefix(turn, merged=text.startswith(prompt))
             starts.append(len(prompt_ids))
         mask = [0] * len(ids)
-        for turn, start, end in zip(turns, starts, [*starts[1:], len(ids)], strict=True):
+        for turn, start, end in zip(turns, starts, [*starts, len(ids)][1:], strict=True):
             stop = self._stop_of_turn(ids, start, end, turn)
             if spans is not None:
                 inside = [k for k in range(start, stop) if _overlaps(offsets[k], spans)]
             else:
                 content = plain[turn].get("content")
                 inside = list(range(_after_inserted_block(text, offsets, start, stop, content), stop))
-            for k in [*inside, *([stop] if inside or spans is None else [])]:
+            if inside or spans is None or _overlaps(offsets[stop], spans):
+                inside.append(stop)
+            for k in inside:
                 mask[k] = 1
         if not any(mask):
             raise RecordError(
@@ -204,6 +201,17 @@ class Renderer:
             )
         end = self.tokenizer.eos_token_id
         return frozenset(stops if end is None else [*stops, end])
+
+
+def _not_a_prefix(turn: int, *, merged: bool) -> RecordError:
+    return RecordError(
+        "the prompt of an assistant turn is not a prefix of the rendered conversation", reason="prompt_not_a_prefix",
+        field=f"messages[{turn}]",
+        seen="the answer's first characters become one token with the end of the prompt: it merges them" if merged
+        else "the chat template renders the history differently once the answer is there",
+        next="remove blanks at the start of the answer" if merged
+        else "keep only the last assistant turn as the answer, or use a template that keeps the history",
+    )  # fmt: skip
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
