@@ -9,6 +9,7 @@ import typer
 
 from cli.audit import encoder, show_checks, show_verdict, verifiers
 from cli.options import (
+    Against,
     Benchmarks,
     CatalogDir,
     Json,
@@ -41,6 +42,7 @@ def admit(
         list[str] | None, typer.Option(help="Files of the test split; repeatable.", show_default=False)
     ] = None,
     benchmark: Benchmarks = None,
+    against: Against = None,
     policy: Policy = None,
     key: Annotated[
         str | None,
@@ -70,6 +72,7 @@ def admit(
         catalog=Catalog.open(catalog),
         policy=policy,
         benchmarks=named_paths(benchmark, option="--benchmark"),
+        against=against,
         key=key,
         encode=encoder(tokenizer),
         max_length=max_length,
@@ -87,6 +90,8 @@ def admit(
         show_admission(body)
         show_checks(admission.checks)
         show_verdict(admission.verdict, admission.checks)
+        if admission.reused:
+            say("admitted before with the same rows and policy; that version stands", style="dim")
         say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
     raise typer.Exit(admission.exit_code)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.options import (
+    Against,
     Benchmarks,
     Inputs,
     Json,
@@ -39,9 +40,7 @@ def audit(
     contract: Annotated[str, typer.Option(help="text, sft or rlvr.", show_default=False)],
     tokenizer: Tokenizer = None,
     max_length: MaxLength = None,
-    against: Annotated[
-        list[str] | None, typer.Option(help="Reference files whose rows must not be in the data; repeatable.")
-    ] = None,
+    against: Against = None,
     benchmark: Benchmarks = None,
     key: Annotated[
         str | None, typer.Option(help="Canonical key for leakage between splits.", show_default=False)
@@ -61,9 +60,6 @@ def audit(
     from lpt_data.audit import audit as run_audit
     from lpt_data.dataset import Dataset
 
-    benchmarks = named_paths(benchmark, option="--benchmark")
-    if against:
-        benchmarks["against"] = [*against]
     splits = split_inputs(inputs)
     datasets = {
         name: Dataset.open(paths, kind=contract, layout=layout, text_column=text_column)
@@ -76,7 +72,8 @@ def audit(
         encode=encoder(tokenizer),
         max_length=max_length,
         verifiers=verifiers(),
-        benchmarks=benchmarks,
+        against=against,
+        benchmarks=named_paths(benchmark, option="--benchmark"),
         key=key,
         policy=policy,
         progress=progress,
@@ -120,9 +117,9 @@ def encoder(tokenizer: str | None) -> Any:
 
 def verifiers() -> dict[str, Any]:
     """The verifiers that will score, by name, so that the gold answers are parsed by the same code."""
-    from lpt_train.rewards import VERIFIERS
+    from lpt_train.rewards import REWARDS
 
-    return dict(VERIFIERS)
+    return dict(REWARDS)
 
 
 def show_checks(checks: Sequence[Check]) -> None:

@@ -37,7 +37,12 @@ def dedup(
     ] = "content",
     ngram: Annotated[int, typer.Option(min=1, help="Words in a shingle.")] = 5,
     seed: Annotated[int, typer.Option(help="Seed of the signatures.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.", show_default=False)
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Refuse, before it is too late, what needs more: 4GB.", show_default=False)
+    ] = None,
     layout: Layout = None,
     text_column: TextColumn = "text",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
@@ -53,7 +58,7 @@ def dedup(
 
     methods = tuple(name.strip() for name in method.split(",") if name.strip())
     config = DedupConfig(
-        method=methods, threshold=threshold, key=key, keep=keep, ngram=ngram, seed=seed, workers=workers
+        method=methods, threshold=threshold, key=key, keep=keep, ngram=ngram, seed=seed, workers=workers, memory=memory
     )
     dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
     progress = Progress_()
@@ -132,7 +137,7 @@ def show_report(report: StageReport) -> None:
 
 def show_dedup(extra: dict[str, Any]) -> None:
     """The S-curve at the threshold asked for, and the weakest removals first."""
-    if curve := extra.get("s_curve"):
+    if curve := extra.get("minhash", {}).get("s_curve"):
         points = "  ".join(f"{float(j):.2f}→{float(p):.3f}" for j, p in curve)
         say(f"chance that a pair is proposed, by its true Jaccard: {points}")
     if weakest := extra.get("weakest"):

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from cli import admit, audit, catalog, data, demo, evaluate, manifest, sql, train
+from cli import admit, audit, catalog, data, demo, evaluate, generate, manifest, sql, train
 from cli.output import error, say
 from manifests.errors import LptError
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data.app, name="data")
+data.app.add_typer(generate.app, name="generate")
 app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")

@@ -42,6 +42,11 @@ Benchmarks = Annotated[
     typer.Option("--benchmark", help="NAME=PATH of a benchmark whose items must not be in the data; repeatable."),
 ]
 
+Against = Annotated[
+    list[str] | None,
+    typer.Option("--against", help="Reference files whose rows must not be in the data; repeatable."),
+]
+
 
 def examples(*lines: str) -> str:
     """The epilog of a command: its examples, one a paragraph, as Typer wants them."""

@@ -100,8 +100,8 @@ def clean(text: str) -> str:
 class Progress_:
     """A progress bar on stderr that appears only once a task has run for two seconds.
 
-    Called as ``progress(done, total, label)``; ``total`` may be None. Where stderr is no terminal it prints a line every
-    ten seconds instead.
+    Called as ``progress(done, total, label)``; ``total`` may be None. Where stderr is no terminal it prints a line
+    every ten seconds instead.
     """
 
     def __init__(self) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from cli.options import CatalogDir, Json, examples
-from cli.output import as_json, data, table
-from manifests.errors import UsageError
+from cli.output import as_json, data, say, table
 
 EXAMPLES = examples(
     'lpt sql "select stage, rows_in, rows_out from v_stage"',
@@ -39,21 +38,13 @@ def sql(
     if query == "@help":
         table(["canned query", "SQL"], [("@" + name, text.strip()) for name, text in CANNED.items()])
         return
-    if query == "-":
-        query = sys.stdin.read()
-    elif query.startswith("@"):
-        query = canned(query[1:])
-    result = ask(Catalog.open(catalog, create=False), query, limit=limit)
+    text = sys.stdin.read() if query == "-" else query
+    result = ask(Catalog.open(catalog, create=False), text, limit=limit)
+    for note in result.notes:
+        say(note, style="yellow")
     show(result.columns, result.rows, "json" if json else format)
-
-
-def canned(name: str) -> str:
-    """The text of a canned query; an unknown name is answered with the known ones."""
-    from manifests.sql import CANNED
-
-    if name not in CANNED:
-        raise UsageError("no canned query of that name", seen="@" + name, next="lpt sql @help lists them")
-    return CANNED[name]
+    if result.truncated:
+        say(f"more rows match; {len(result.rows):,} are shown, --limit N shows others", style="yellow")
 
 
 def show(columns: list[str], rows: list[tuple], format: Format) -> None:

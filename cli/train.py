@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -67,7 +67,7 @@ def sft(
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
-    """Supervised fine-tuning: loss on the assistant's tokens alone. Settings have TRL's names; `--set help` lists them."""
+    """Supervised fine-tuning: loss on the assistant's tokens alone. `lpt train settings sft` lists what --set takes."""
     from lpt_train.config import SFTConfig, from_mapping
 
     made = from_mapping(SFTConfig, settings(set_, config) | {"model": model})
@@ -92,7 +92,7 @@ def grpo(
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
-    """Group-relative policy optimisation on prompts with verifiable answers. Settings have TRL's names."""
+    """Group-relative policy optimisation on prompts with verifiable answers. `lpt train settings grpo` lists --set."""
     from lpt_train.config import from_mapping
     from lpt_train.config_grpo import GRPOConfig
 
@@ -100,6 +100,16 @@ def grpo(
     from lpt_train.grpo import train
 
     _run(train, made, "rlvr", admitted, unadmitted, None, out, resume, catalog, json)
+
+
+@app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
+def show_settings(algorithm: Annotated[Literal["sft", "grpo"], typer.Argument()]) -> None:
+    """Every setting of an algorithm with its default and unit, as --set and --config take it. Names are TRL's."""
+    from lpt_train.config import SFTConfig, described
+    from lpt_train.config_grpo import GRPOConfig
+
+    config = {"sft": SFTConfig, "grpo": GRPOConfig}[algorithm]
+    table(["setting", "default", ""], described(config), to_stdout=True)
 
 
 def _run(
