@@ -1,8 +1,8 @@
 """Which Arrow type each column of untyped rows has, without guessing and without widening.
 
 A column has the type that all of its values have. Where they differ (text and numbers, integers and floats, objects too
-unlike each other) the column becomes JSON text and is named in `Columns.as_json`; nothing is rounded, parsed or dropped. A
-key that only some objects have is null in the others, which is the same to a canonical record.
+unlike each other) the column becomes JSON text and is named in `Columns.as_json`; nothing is rounded, parsed or
+dropped. A key that only some objects have is null in the others, which is the same to a canonical record.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def find_columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
 
 
 def dump(value: Any) -> bytes:
-    """Return a value as JSON; integers of any size stay exact, decimals are text; BadInputError for what JSON cannot say."""
+    """Return a value as JSON; integers of any size stay exact, decimals are text; BadInputError for what JSON
+    cannot say.
+    """
     try:
         return orjson.dumps(value, default=_foreign)
     except TypeError as error:

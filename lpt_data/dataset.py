@@ -1,7 +1,8 @@
 """Raw files read as one re-iterable stream of numbered rows; what cannot be read is quarantined, never dropped.
 
-A row's number is its place in the input: all rows of all files, in the order given, the quarantined ones included; blank
-lines are no rows. A pass adds what it found wrong to `quarantined()`, so a later pass may know more than an earlier one.
+A row's number is its place in the input: all rows of all files, in the order given, the quarantined ones included;
+blank lines are no rows. A pass adds what it found wrong to `quarantined()`, so a later pass may know more than an
+earlier one.
 """
 
 from __future__ import annotations
@@ -89,9 +90,9 @@ class Dataset:
     def texts(self, key: str = "text") -> Iterator[TextBatch]:
         """Yield the text under `key`, with record ids: `text`, `prompt`, `response`, `row`, or the name of a column.
 
-        For records that are no plain text, `text` is all they say, `prompt` what precedes the last reply (system messages
-        left out), `response` that reply, `row` the canonical JSON. A row whose text is missing, blank or of another type is
-        quarantined. Raises BadInputError for a column that is not there.
+        For records that are no plain text, `text` is all they say, `prompt` what precedes the last reply (system
+        messages left out), `response` that reply, `row` the canonical JSON. A row whose text is missing, blank or of
+        another type is quarantined. Raises BadInputError for a column that is not there.
         """
         plain = self.kind == "text" and (key in ("text", "row", self.text_column))
         if not plain and key not in KEYS and key not in self.columns:

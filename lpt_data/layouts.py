@@ -1,9 +1,9 @@
 """Named layouts of raw rows, and how a row of each becomes a canonical record (`manifests.canon.FIELDS`) of a kind.
 
-A layout is told by its columns. A converter takes the row as read and returns the canonical record, or raises RecordError
-with the reason under which the row is quarantined. Columns that no layout consumes pass through untouched. Where a format
-cannot nest (CSV), a list may be given as JSON text. What is converted is written down here and nowhere else: to add a
-layout, write its functions and one line of the table.
+A layout is told by its columns. A converter takes the row as read and returns the canonical record, or raises
+RecordError with the reason under which the row is quarantined. Columns that no layout consumes pass through untouched.
+Where a format cannot nest (CSV), a list may be given as JSON text. What is converted is written down here and nowhere
+else: to add a layout, write its functions and one line of the table.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def take_list(row: Row, *names: str) -> list[Any]:
 
 
 def message(value: Any, path: str) -> dict[str, Any]:
-    """Return one chat message in canonical form: text content, arguments of calls as JSON text, other fields as they are."""
+    """Return one chat message in canonical form: text content, arguments of calls as JSON text, other fields as
+    they are.
+    """
     if not isinstance(value, Mapping):
         raise wrong("an object with role and content", path, value)
     built = {name: item for name, item in value.items() if item is not None}

@@ -1,11 +1,11 @@
-"""What a stage has decided, kept until its outputs stand: a command that is killed while writing need not decide again."""
+"""What a stage has decided, kept until its outputs stand: a command that is killed while writing need not decide again.
 
 from __future__ import annotations
 
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -34,7 +34,7 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
         "first_rows": dataset.first_rows,
         "quarantined": [asdict(found) for found in dataset.quarantined()],
     }
-    arrays = {
+    arrays: dict[str, Any] = {
         "record_ids": result.record_ids,
         "decisions": np.frombuffer(sink.getvalue(), np.uint8),
         "told": np.frombuffer(orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
@@ -46,7 +46,9 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
 
 
 def load(path: Path, dataset: Dataset) -> StageResult | None:
-    """Return the result written down, and let the dataset know what was found in it then; None where there is no note."""
+    """Return the result written down, and let the dataset know what was found in it then; None where there is no
+    note.
+    """
     from lpt_data.stage import StageResult
 
     try:

@@ -1,7 +1,7 @@
 """The text that a canonical record says: all of it, its prompt, its response.
 
-Prompt: every message before the last reply, system messages left out, because one system prompt over a whole data set would
-make all of its rows look alike. Response: that last reply, with its tool calls as JSON.
+Prompt: every message before the last reply, system messages left out, because one system prompt over a whole data set
+would make all of its rows look alike. Response: that last reply, with its tool calls as JSON.
 """
 
 from __future__ import annotations

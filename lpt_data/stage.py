@@ -1,28 +1,25 @@
 """The one runner of data operations: rows in, survivors and decisions out, nothing lost, nothing half-written.
 
-A stage is a function that looks at a dataset and says which rows go and why. Everything around it is here: a lock on the
-output, the identity of the work, the law `rows_in == rows_out + removed + quarantined`, outputs that appear whole, decisions
-as Parquet, the record in the catalog.
+A stage is a function that looks at a dataset and says which rows go and why. Everything around it is here: a lock on
+the output, the identity of the work, the law `rows_in == rows_out + removed + quarantined`, outputs that appear whole,
+decisions as Parquet, the record in the catalog.
 
-    stage_id = sha256("lpt-stage/1", name, code, config without worker counts, kind, layout, sha256 of each input file)[:16]
+    stage_id = sha256("lpt-stage/1", name, code, config without worker counts, kind, layout, sha256 of each input
+    file)[:16]
 
-Work is never done twice: with the same stage_id and outputs that are intact, the recorded report is returned; a command that
-was killed after it had decided goes on with the decisions it had, and ends with the same bytes. Neither holds for `--dry-run`,
-which decides and writes nothing.
+Work is never done twice: with the same stage_id and outputs that are intact, the recorded report is returned; a command
+that was killed after it had decided goes on with the decisions it had, and ends with the same bytes. Neither holds for
+`--dry-run`, which decides and writes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
-import os
-import resource
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,14 +34,25 @@ from lpt_data import pending
 from lpt_data.admitted_folder import environment
 from lpt_data.config import identity
 from lpt_data.dataset import Dataset, Quarantine
-from lpt_data.io.sources import format_of
 from lpt_data.lineage import origin
+from lpt_data.places import (
+    check_outputs,
+    code_digest,
+    decisions_entry,
+    file_entry,
+    intact,
+    lock_path,
+    mark,
+    note_leftovers,
+    peak_memory_bytes,
+    remove_leftovers,
+)
 from lpt_data.progress import Progress, silent
 from lpt_data.survivors import columns_needed, input_changed, write_quarantine, write_survivors
 from manifests import decisions as decision_rows
 from manifests.digests import bytes_sha256, content_root
-from manifests.errors import BadInputError, LptError
-from manifests.files import atomic_path, cannot_write, exclusive_lock, make_folder, write_atomic
+from manifests.errors import LptError
+from manifests.files import atomic_path, exclusive_lock
 
 if TYPE_CHECKING:
     from manifests.catalog import Catalog
@@ -102,8 +110,8 @@ def run_stage(
 ) -> StageReport:
     """Decide, write the survivors and the decisions, check that no row is lost, record.
 
-    Raises BadInputError for an output that cannot be written or is an input, BusyError when another process writes it or
-    holds the catalog longer than `wait` seconds.
+    Raises BadInputError for an output that cannot be written or is an input, BusyError when another process writes it
+    or holds the catalog longer than `wait` seconds.
     """
     work = Work(name, dataset, config, decide, (Path(output),), output=str(output))
     return work.run(catalog, progress or silent, dry_run=dry_run, wait=wait)
@@ -130,10 +138,10 @@ class Work:
         if dry_run:
             stage_id, inputs = self._identity(progress)
             return self._report(self._dry_body(stage_id, inputs, progress, started), "", catalog, dry_run=True)
-        lock = _lock_path(catalog, self.outputs[0])
+        lock = lock_path(catalog, self.outputs[0])
         with exclusive_lock(lock, wait=wait, what=f"the output {self.output}"):
             catalog.check_free(wait)
-            _remove_leftovers(lock)
+            remove_leftovers(lock)
             stage_id, inputs = self._identity(progress)
             done = self._done(catalog, stage_id)
             if done is not None:
@@ -161,7 +169,7 @@ class Work:
     def _done(self, catalog: Catalog, stage_id: str) -> tuple[str, dict[str, Any]] | None:
         for object_id, body in catalog.find("lpt.stage/1", stage_id=stage_id):
             decided = {"path": str(catalog.decisions_path(stage_id)), "sha256": body["decisions"]["sha256"]}
-            if body["output"] == self.output and all(_intact(file) for file in [*body["outputs"], decided]):
+            if body["output"] == self.output and all(intact(file) for file in [*body["outputs"], decided]):
                 return object_id, body
         return None
 
@@ -180,7 +188,7 @@ class Work:
         progress: Progress,
         started: float,
     ) -> dict[str, Any]:
-        marks = [_mark(entry["path"]) for entry in inputs]
+        marks = [mark(entry["path"]) for entry in inputs]
         note = pending.path_of(catalog.directory, stage_id)
         result = pending.load(note, self.dataset)
         if result is None:
@@ -204,10 +212,10 @@ class Work:
             extra.update(added.get("extra", {}))
         body = self._body(stage_id, inputs, result, quarantined, keep, started)
         body["outputs"], body["extra"] = outputs, extra
-        body["decisions"] = _decisions_entry(catalog, stage_id, every.num_rows)
+        body["decisions"] = decisions_entry(catalog, stage_id, every.num_rows)
         body["parents"] = list(origin(catalog, [entry["sha256"] for entry in inputs]).parents)
-        with contextlib.suppress(OSError):
-            note.unlink()
+        note.unlink(missing_ok=True)
+        lock.with_suffix(".unfinished").unlink(missing_ok=True)
         return body
 
     def _write(
@@ -225,15 +233,15 @@ class Work:
         counts = []
         with contextlib.ExitStack() as stack:
             temporaries = [stack.enter_context(atomic_path(path)) for path in self.outputs]
-            _note_leftovers(lock, temporaries)
+            note_leftovers(lock, temporaries)
             for number, (path, temporary) in enumerate(zip(self.outputs, temporaries, strict=True)):
                 mine = keep & (part == number)
                 written = write_survivors(self.dataset, mine, temporary, path, columns, progress)
                 if written != int(mine.sum()):
                     raise input_changed(", ".join(entry["path"] for entry in inputs))
                 counts.append(written)
-            for entry, mark in zip(inputs, marks, strict=True):
-                if _mark(entry["path"]) != mark:
+            for entry, before in zip(inputs, marks, strict=True):
+                if mark(entry["path"]) != before:
                     raise input_changed(entry["path"])
         if columns is not None and columns.as_json:
             result.extra["columns_as_json_text"] = list(columns.as_json)
@@ -297,9 +305,7 @@ class Work:
 # -- the law
 
 
-def check_conservation(
-    rows_in: int, result: StageResult, quarantined: Sequence[Quarantine], outputs: int = 1
-) -> None:
+def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[Quarantine], outputs: int = 1) -> None:
     """Raise LptError unless every row is kept, removed or quarantined, exactly once, and every witness is kept."""
     removed = result.decisions["row"].to_numpy()
     aside = np.array([q.row for q in quarantined], np.int64)
@@ -324,7 +330,9 @@ def check_conservation(
         elif result.part is not None and (len(result.part) != rows_in or (result.part[kept] >= outputs).any()):
             broken = "a kept row has no output to go to"
     if broken:
-        raise LptError("a stage broke row conservation; nothing was written", seen=broken, next="this is a defect: report it")
+        raise LptError(
+            "a stage broke row conservation; nothing was written", seen=broken, next="this is a defect: report it"
+        )
 
 
 def kept_mask(result: StageResult, quarantined: Sequence[Quarantine]) -> np.ndarray:
@@ -355,99 +363,3 @@ def quarantine_table(quarantined: Sequence[Quarantine]) -> pa.Table:
             "detail": pa.array([f"{q.file}:{q.line}: {q.detail}" for q in quarantined], pa.string()),
         }
     )
-
-
-# -- places and files
-
-
-def check_outputs(outputs: Sequence[Path], dataset: Dataset) -> None:
-    """Refuse, before any work, an output that is an input, a folder, of no known format or in no writable folder."""
-    inputs = {os.path.realpath(source.path): source.path for source in dataset.files}
-    for path in outputs:
-        format_of(path)
-        if os.path.realpath(path) in inputs:
-            raise BadInputError("an output is one of the inputs", seen=str(path), next="choose another name for --out")
-        if path.is_dir():
-            raise BadInputError("an output is a folder", seen=str(path), next="name a file, such as out.jsonl")
-        folder = path.parent
-        if not folder.is_dir():
-            raise BadInputError("the folder of an output does not exist", seen=str(folder), next=f"mkdir -p {folder}")
-        _check_writable(folder, path)
-
-
-def _check_writable(folder: Path, path: Path) -> None:
-    """Try it: permissions alone do not tell for read-only disks, nor for the superuser."""
-    probe = folder / f".tmp-{os.getpid()}-probe"
-    try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
-def file_entry(path: Path, rows: int) -> dict[str, Any]:
-    """Return how an output is recorded."""
-    return {"path": str(path), "bytes": path.stat().st_size, "sha256": bytes_sha256(path), "rows": rows}
-
-
-def _intact(file: Mapping[str, Any]) -> bool:
-    return os.path.isfile(file["path"]) and bytes_sha256(file["path"]) == file["sha256"]
-
-
-def _mark(path: str) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        raise input_changed(path) from None
-    return found.st_size, found.st_mtime_ns
-
-
-def _decisions_entry(catalog: Catalog, stage_id: str, rows: int) -> dict[str, Any]:
-    path = catalog.decisions_path(stage_id)
-    return {"path": str(path.relative_to(catalog.directory)), "sha256": bytes_sha256(path), "rows": rows}
-
-
-def _lock_path(catalog: Catalog, output: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(os.path.realpath(output))).hexdigest()[:16]
-    return make_folder(catalog.directory / "locks") / f"output-{name}.lock"
-
-
-def _note_leftovers(lock: Path, temporaries: Sequence[Path]) -> None:
-    """Write down the names of unfinished files, so that the next run under this lock can remove what a kill leaves."""
-    write_atomic(lock.with_suffix(".unfinished"), orjson.dumps([os.path.abspath(path) for path in temporaries]))
-
-
-def _remove_leftovers(lock: Path) -> None:
-    note = lock.with_suffix(".unfinished")
-    try:
-        names = orjson.loads(note.read_bytes())
-    except (OSError, ValueError):
-        return
-    for name in names if isinstance(names, list) else []:
-        path = Path(str(name))
-        if path.name.startswith(".tmp-"):
-            path.unlink(missing_ok=True)
-    note.unlink(missing_ok=True)
-
-
-def peak_memory_bytes() -> int:
-    """Return the largest resident size of this process or of one of its ended children."""
-    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return int(peak) * (1 if sys.platform == "darwin" else 1024)
-
-
-@functools.cache
-def code_digest() -> str:
-    """Return the digest of the code that decides and reads: results of one version are not taken for those of another."""
-    import lpt_data
-    import manifests
-
-    digest = hashlib.sha256()
-    for path in _sources(Path(str(lpt_data.__file__)).parent, Path(str(manifests.__file__)).parent):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def _sources(*folders: Path) -> Iterator[Path]:
-    for folder in folders:
-        yield from sorted(folder.rglob("*.py"))

@@ -1,7 +1,8 @@
 """The second pass of a stage: what was kept, written out; what was quarantined, kept readable.
 
-Where input and output are JSON lines, a kept line is written as it stands, byte for byte but for its line ending. Where both
-are Parquet of one schema, columns are copied. Everything else goes through rows, with the types that all values have.
+Where input and output are JSON lines, a kept line is written as it stands, byte for byte but for its line ending. Where
+both are Parquet of one schema, columns are copied. Everything else goes through rows, with the types that all values
+have.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _LONG_INTEGER = re.compile(rb"[0-9]{19}")  # orjson makes a float of what does n
 def write_survivors(
     dataset: Dataset, keep: np.ndarray, path: Path, named: Path, columns: Columns | None, progress: Progress
 ) -> int:
-    """Write the rows where `keep` (bool [rows_in]) holds to `path`, in the format of the name `named`; returns how many."""
+    """Write the rows where `keep` (bool [rows_in]) holds to `path`, in the format of the name `named`; returns how
+    many.
+    """
     file_format, compression = format_of(named)
     if file_format == "jsonl" and _all(dataset, "jsonl"):
         return write_lines(path, compression, _kept_lines(dataset, keep, progress))
@@ -52,7 +55,9 @@ def columns_needed(dataset: Dataset, keep: np.ndarray, named: Path, progress: Pr
 
 
 def write_quarantine(dataset: Dataset, rows: Sequence[Quarantine], path: Path) -> int:
-    """Write quarantined rows with place, reason and, of JSON lines, what was written there, so that they can be repaired."""
+    """Write quarantined rows with place, reason and, of JSON lines, what was written there, so that they can be
+    repaired.
+    """
     return write_lines(path, "", ([line] for line in _quarantine_lines(dataset, {q.row: q for q in rows})))
 
 
@@ -109,7 +114,9 @@ def _kept_tables(dataset: Dataset, keep: np.ndarray, progress: Progress) -> Iter
 
 
 def _json_safe(batch: Batch, places: np.ndarray, dataset: Dataset) -> list[dict[str, Any]]:
-    """Rows of a Parquet table for a format of text; what JSON cannot say is an error, because it would be written as null."""
+    """Rows of a Parquet table for a format of text; what JSON cannot say is an error, because it would be written
+    as null.
+    """
     assert isinstance(batch.records, pa.Table)
     table = batch.records.take(pa.array(places))
     for name in table.column_names:
@@ -164,5 +171,7 @@ def _quarantine_line(found: Quarantine, line: int, raw: bytes | None) -> bytes:
 def input_changed(path: str) -> BadInputError:
     """Return the error for an input that is not what it was when it was first read."""
     return BadInputError(
-        "an input changed while it was read", seen=path, next="wait until nothing writes to it, then run the same command again"
+        "an input changed while it was read",
+        seen=path,
+        next="wait until nothing writes to it, then run the same command again",
     )

@@ -1,7 +1,7 @@
 """Writers by extension, and the canonical Parquet of an admitted split.
 
-Every writer gives the same bytes for the same rows: no time stamps in archive headers, one thread, fixed levels. Paths are
-temporary ones made by the caller (`manifests.files.atomic_path`), unless a function says that it is atomic itself.
+Every writer gives the same bytes for the same rows: no time stamps in archive headers, one thread, fixed levels. Paths
+are temporary ones made by the caller (`manifests.files.atomic_path`), unless a function says that it is atomic itself.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def write_rows(
 ) -> int:
     """Write rows in the format of the extension and return how many.
 
-    `columns` is needed for .csv, .tsv and .parquet, whose columns must be known beforehand. `named` is the final name of a
-    temporary path.
+    `columns` is needed for .csv, .tsv and .parquet, whose columns must be known beforehand. `named` is the final name
+    of a temporary path.
     """
     file_format, compression = format_of(named or path)
     if file_format == "jsonl":
@@ -181,8 +181,8 @@ def write_canonical(
     """Write canonical records with their ids (uint8 [N, 32]) as Parquet, atomically.
 
     `extra_columns` holds the other columns of each row; one that is named like a field is kept as `source_NAME`, and a
-    `record_id` that came with the input is left out, because it may be of other content. Returns the columns that became
-    JSON text, since their values have different types.
+    `record_id` that came with the input is left out, because it may be of other content. Returns the columns that
+    became JSON text, since their values have different types.
     """
     fixed = canonical_schema(kind)
     others = [_renamed(row, fixed.names) for row in extra_columns or []]
@@ -192,7 +192,9 @@ def write_canonical(
         written = write_tables(temporary, schema, _canonical_tables(fixed, schema, records, ids, others, columns))
         if written != len(ids) or (extra_columns is not None and written != len(others)):
             raise BadInputError(
-                "records, ids and columns differ in number", seen=f"{written}, {len(ids)}, {len(others)}", next="a defect"
+                "records, ids and columns differ in number",
+                seen=f"{written}, {len(ids)}, {len(others)}",
+                next="a defect",
             )
     return list(columns.as_json)
 

@@ -1,7 +1,7 @@
 """Countdown problems: numbers, a target, and an expression that reaches it using each number exactly once.
 
-Arithmetic is exact over the integers: a division is used only where it leaves no remainder, and no step may give zero or a
-negative number, so that no problem is solved by multiplying its other numbers away.
+Arithmetic is exact over the integers: a division is used only where it leaves no remainder, and no step may give zero
+or a negative number, so that no problem is solved by multiplying its other numbers away.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def problems(
 
     Numbers lie within `low` and `high`, targets within 1 and `max_target` (twice `high` where it is None).
 
-    With `distinct`, no two rows have the same target and the same numbers in any order. Raises UsageError when the ranges
-    do not hold that many problems.
+    With `distinct`, no two rows have the same target and the same numbers in any order. Raises UsageError when the
+    ranges do not hold that many problems.
     """
     if n < 0 or not 2 <= numbers <= 6 or not 1 <= low <= high:
         raise UsageError(

@@ -1,7 +1,7 @@
 """A corpus of real text out of the packages installed around this one: licences, readmes, documentation, docstrings.
 
-Real near-duplicates come with it (the same licences with other names and years), and no download. Files are read as text
-and never imported or run; of a module its docstring is taken, found at the head of the source.
+Real near-duplicates come with it (the same licences with other names and years), and no download. Files are read as
+text and never imported or run; of a module its docstring is taken, found at the head of the source.
 """
 
 from __future__ import annotations

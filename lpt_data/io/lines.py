@@ -1,9 +1,9 @@
 """Strict JSON lines: what one line means, or the reason why it means nothing.
 
-orjson refuses most of what is wrong (NaN, raw control characters, half surrogate pairs, bytes that are no UTF-8). It keeps
-the last of two equal keys in silence, so a block of lines is checked by counting quotation marks: parsing and writing back
-loses some exactly when a key was dropped. An escape `\\u0022` also changes that count, so its presence, like a difference,
-sends the block down the slow and exact path.
+orjson refuses most of what is wrong (NaN, raw control characters, half surrogate pairs, bytes that are no UTF-8). It
+keeps the last of two equal keys in silence, so a block of lines is checked by counting quotation marks: parsing and
+writing back loses some exactly when a key was dropped. An escape `\\u0022` also changes that count, so its presence,
+like a difference, sends the block down the slow and exact path.
 """
 
 from __future__ import annotations
@@ -35,14 +35,20 @@ class _NotANumberError(ValueError):
     pass
 
 
-def split_lines(blocks: Iterable[bytes], limit: int = MAX_LINE) -> Iterator[tuple[int, list[bytes | None]]]:
-    """Yield (number of the first line, lines without their endings); a line longer than `limit` bytes is None."""
+def split_lines(
+    blocks: Iterable[bytes], limit: int = MAX_LINE, *, carriage_returns: bool = False
+) -> Iterator[tuple[int, list[bytes | None]]]:
+    """Yield (number of the first line, lines without their endings); a line longer than `limit` bytes is None.
+
+    With `carriage_returns`, one before the line feed stays: in CSV it may belong to a quoted cell.
+    """
     pending: list[bytes] = []
     size, number = 0, 1
     for block in blocks:
         parts: list[bytes | None] = block.split(b"\n")  # type: ignore[assignment]
         head, tail = parts[0], parts.pop()
-        assert head is not None and tail is not None
+        assert head is not None
+        assert tail is not None
         if not parts:
             size += len(tail)
             pending.append(tail)
@@ -51,13 +57,13 @@ def split_lines(blocks: Iterable[bytes], limit: int = MAX_LINE) -> Iterator[tupl
             continue
         parts[0] = _whole(pending, head, size, limit)
         pending, size = [tail], len(tail)
-        if b"\r" in block or (parts[0] or b"").endswith(b"\r"):
+        if not carriage_returns and (b"\r" in block or (parts[0] or b"").endswith(b"\r")):
             parts = [p[:-1] if p and p.endswith(b"\r") else p for p in parts]
         yield number, parts
         number += len(parts)
     if size:
         last = _whole(pending, b"", size, limit)
-        yield number, [last.removesuffix(b"\r") if last else last]
+        yield number, [last if last is None or carriage_returns else last.removesuffix(b"\r")]
 
 
 def _whole(pending: list[bytes], end: bytes, size: int, limit: int) -> bytes | None:
@@ -67,7 +73,9 @@ def _whole(pending: list[bytes], end: bytes, size: int, limit: int) -> bytes | N
 
 
 def parse_lines(lines: list[bytes]) -> tuple[list[dict[str, Any] | None], list[Bad]]:
-    """Parse lines that are not blank; a row is None where the line is bad, and then `Bad` tells its place and the reason."""
+    """Parse lines that are not blank; a row is None where the line is bad, and then `Bad` tells its place and the
+    reason.
+    """
     loads = orjson.loads
     bad: list[Bad] = []
     rows: list[Any]
@@ -91,7 +99,9 @@ def parse_lines(lines: list[bytes]) -> tuple[list[dict[str, Any] | None], list[B
 
 
 def parse_exact(line: bytes) -> dict[str, Any]:
-    """Parse a line that `parse_lines` took, keeping integers exact that do not fit 64 bits (orjson makes floats of them)."""
+    """Parse a line that `parse_lines` took, keeping integers exact that do not fit 64 bits (orjson makes floats of
+    them).
+    """
     return json.loads(line)
 
 

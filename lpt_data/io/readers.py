@@ -1,7 +1,7 @@
 """One reader per format, each yielding chunks of numbered rows; a table at the end says which reads what.
 
-Types are never guessed: a CSV cell is text, a JSON value is what it says. A row that cannot be read is reported with its
-place, never skipped; a file that ends in the middle raises BadInputError.
+Types are never guessed: a CSV cell is text, a JSON value is what it says. A row that cannot be read is reported with
+its place, never skipped; a file that ends in the middle raises BadInputError.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ def read(source: SourceFile, columns: Sequence[str] | None = None) -> Iterator[C
 def _calm_allocator() -> None:
     """Keep glibc from handing memory back to the kernel and asking for it again at every row.
 
-    Its limit for giving back starts at 128 KiB and grows to twice the largest mapped block that was ever freed. orjson grows
-    and shrinks its result at the end of the heap, which under the small limit costs more than writing the JSON: 5 us against
-    0.3 us for a row of 1.8 kB. Freeing one block of 16 MiB settles it; under other allocators this does nothing.
+    Its limit for giving back starts at 128 KiB and grows to twice the largest mapped block that was ever freed. orjson
+    grows and shrinks its result at the end of the heap, which under the small limit costs more than writing the JSON: 5
+    us against 0.3 us for a row of 1.8 kB. Freeing one block of 16 MiB settles it; under other allocators this does
+    nothing.
     """
     bytearray(16 << 20)
 
@@ -99,7 +100,7 @@ def _read_jsonl(source: SourceFile, columns: Sequence[str] | None) -> Iterator[C
             good = [i for i, row in enumerate(rows) if row is not None]
             offsets, places = offsets[good], places[good]
             raw, rows = [raw[i] for i in good], [rows[i] for i in good]
-        yield Chunk(offsets, places, rows, raw, bad, len(lines))  # type: ignore[arg-type]
+        yield Chunk(offsets, places, rows, raw, bad, len(lines))
         start += len(lines)
 
 
@@ -267,8 +268,10 @@ def _read_csv(source: SourceFile, columns: Sequence[str] | None) -> Iterator[Chu
 
 
 def _text_lines(source: SourceFile) -> Iterator[str]:
-    """Lines with their endings (a quoted cell may span several); what is no UTF-8 survives as surrogates, to be reported."""
-    for _, lines in split_lines(blocks(source)):
+    """Lines with their endings (a quoted cell may span several); what is no UTF-8 survives as surrogates, to be
+    reported.
+    """
+    for _, lines in split_lines(blocks(source), carriage_returns=True):
         for line in lines:
             # A line beyond the limit becomes a cell beyond the limit of the csv module, which then names the row.
             yield (line.decode(errors="surrogateescape") if line is not None else "x" * (MAX_LINE + 1)) + "\n"

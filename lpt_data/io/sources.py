@@ -1,4 +1,6 @@
-"""Which files a list of paths, globs and folders means, what each one is, and its bytes as they were before compression."""
+"""Which files a list of paths, globs and folders means, what each one is, and its bytes as they were before
+compression.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ _MAGIC = {
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One input file: path as given, format (jsonl, json, csv, tsv, parquet), compression ('', gz, zst), size in bytes."""
+    """One input file: path as given, format (jsonl, json, csv, tsv, parquet), compression ('', gz, zst), size in
+    bytes.
+    """
 
     path: str
     format: str
@@ -58,8 +62,8 @@ class SourceFile:
 def expand(inputs: Sequence[str]) -> list[SourceFile]:
     """Return the files meant by paths, globs and folders: in the order given, those of a glob or folder sorted by path.
 
-    Folders are searched at every depth for files of a known extension; hidden ones are left out. Raises BadInputError for
-    what is missing, empty, binary, of an unknown extension, or named twice.
+    Folders are searched at every depth for files of a known extension; hidden ones are left out. Raises BadInputError
+    for what is missing, empty, binary, of an unknown extension, or named twice.
     """
     files: list[SourceFile] = []
     seen: dict[str, str] = {}
@@ -96,7 +100,9 @@ def format_of(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def blocks(source: SourceFile) -> Iterator[bytes]:
-    """Yield the uncompressed bytes of a file, without a byte order mark; raise BadInputError where a stream is cut short."""
+    """Yield the uncompressed bytes of a file, without a byte order mark; raise BadInputError where a stream is cut
+    short.
+    """
     first = True
     for block in _unpacked(source):
         if first and block:
