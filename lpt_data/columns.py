@@ -30,7 +30,7 @@ _SCALARS: dict[type, pa.DataType] = {
     datetime.date: pa.date32(),
     datetime.time: pa.time64("us"),
 }
-# A type while rows are looked at: None (only nulls so far), an Arrow scalar type, ["list", item], {"key": type}, or _MIXED.
+# A type while rows are looked at: None (only nulls so far), an Arrow scalar, ["list", item], {"key": type}, or _MIXED.
 _Seen = Any
 
 

@@ -1,4 +1,4 @@
-"""What a stage has decided, kept until its outputs stand: a command that is killed while writing need not decide again.
+"""What a stage has decided, kept until its outputs stand: if killed while writing, it need not decide again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
 
 
 def load(path: Path, dataset: Dataset) -> StageResult | None:
-    """Return the result written down, and let the dataset know what was found in it then; None where there is no
+    """Return the result written down and tell the dataset what was found in it then; None without a note."""
     note.
     """
     from lpt_data.stage import StageResult
