@@ -161,7 +161,7 @@ def _report(survey: Survey, policy: Policy) -> AuditReport:
 
 
 def _measures(survey: Survey) -> dict[str, Measure]:
-    rules = {name: _rule_share(name) for name in survey.contract.rules}
+    rules = {name: _rule_share(name) for name in (*survey.contract.rules, *survey.contract.text_rules)}
     named = {f"contamination.{b.name}.key_hits": benchmark_hits(b) for b in survey.lent.benchmarks}
     return {**COMMON_MEASURES, **named, **rules, **survey.contract.measures}
 

@@ -8,7 +8,7 @@ into a verdict.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -88,6 +88,7 @@ class Outcome:
 
 
 Rule: TypeAlias = Callable[[Record], str | None]
+TextRule: TypeAlias = Callable[[Sequence[str]], str | None]  # of all strings of a record, which are collected once
 
 
 def skipped(reason: str, n: int = 0) -> Outcome:
@@ -106,16 +107,19 @@ def printable(text: str, limit: int = DETAIL_LIMIT) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
-def strings(value: Any) -> Iterator[str]:
-    """Yield every string value inside a canonical record, depth first; object names are not values."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from strings(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from strings(inner)
+def strings(value: Any) -> list[str]:
+    """Return every string value inside a canonical record, depth first; object names are not values."""
+    found: list[str] = []
+    waiting = [value]
+    while waiting:
+        inner = waiting.pop()
+        if type(inner) is str:
+            found.append(inner)
+        elif isinstance(inner, dict):
+            waiting.extend(reversed(inner.values()))
+        elif isinstance(inner, (list, tuple)):
+            waiting.extend(reversed(inner))
+    return found
 
 
 # White space of str.strip() plus the zero-width characters that it leaves.
@@ -139,8 +143,8 @@ MOJIBAKE = re.compile(
 )
 
 
-def _first_match(pattern: re.Pattern[str], record: Record, what: str) -> str | None:
-    for text in strings(record):
+def _first_match(pattern: re.Pattern[str], texts: Sequence[str], what: str) -> str | None:
+    for text in texts:
         found = pattern.search(text)
         if found:
             around = text[max(0, found.start() - 20) : found.end() + 20]
@@ -148,22 +152,22 @@ def _first_match(pattern: re.Pattern[str], record: Record, what: str) -> str | N
     return None
 
 
-def nul_character(record: Record) -> str | None:
+def nul_character(texts: Sequence[str]) -> str | None:
     """A NUL inside a string: C tokenizers and databases end the text there."""
-    return _first_match(NUL, record, "NUL")
+    return _first_match(NUL, [t for t in texts if "\0" in t], "NUL")
 
 
-def control_character(record: Record) -> str | None:
+def control_character(texts: Sequence[str]) -> str | None:
     """A control character other than white space, or U+FFFD, the mark of a decoding that already lost bytes."""
-    return _first_match(CONTROL, record, "control character or U+FFFD")
+    return _first_match(CONTROL, texts, "control character or U+FFFD")
 
 
-def mojibake(record: Record) -> str | None:
+def mojibake(texts: Sequence[str]) -> str | None:
     """UTF-8 decoded with a one-byte code page, as in the two characters that stand where an e-acute was."""
-    return _first_match(MOJIBAKE, record, "mojibake")
+    return _first_match(MOJIBAKE, [t for t in texts if not t.isascii()], "mojibake")
 
 
-CHARACTER_RULES: dict[str, Rule] = {
+CHARACTER_RULES: dict[str, TextRule] = {
     "characters.nul_share": nul_character,
     "characters.control_share": control_character,
     "characters.mojibake_share": mojibake,

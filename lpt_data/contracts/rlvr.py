@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from lpt_data.contracts import groups, rendered
-from lpt_data.contracts.common import CHARACTER_RULES, Outcome, Record, Rule, Verifier, is_blank, share, skipped
+from lpt_data.contracts.common import Outcome, Record, Rule, Verifier, is_blank, share, skipped
 from lpt_data.contracts.survey import Contract, Judgement, Measure, Parts, Survey
 
 # Answers that a policy hits by trying the few values there are: yes/no, one of five letters, an integer from 0 to 4.
@@ -178,7 +178,6 @@ RULES: dict[str, Rule] = {
     "rlvr.prompt.bad_share": prompt_fault,
     "rlvr.answers.empty_share": blank_answer,
     "rlvr.answers.guessable_share": guessable,
-    **CHARACTER_RULES,
 }
 MEASURES: dict[str, Measure] = {
     "rlvr.prompts.rows_per_key": groups.rows_per_key,

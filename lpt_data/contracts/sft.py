@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from lpt_data.contracts import groups, rendered
-from lpt_data.contracts.common import CHARACTER_RULES, Record, Rule, is_blank
+from lpt_data.contracts.common import Record, Rule, is_blank
 from lpt_data.contracts.survey import Contract, Parts
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -144,7 +144,6 @@ RULES: dict[str, Rule] = {
     "sft.turns.empty_share": empty_turn,
     "sft.tool_calls.bad_share": tool_call_fault,
     "sft.reserved_tokens.share": reserved_token,
-    **CHARACTER_RULES,
 }
 MEASURES = {
     "sft.inputs.duplicated_share": groups.duplicated_inputs,

@@ -16,7 +16,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import orjson
 
-from lpt_data.contracts.common import Encoder, Finding, Outcome, Record, Rule, Verifier, printable
+from lpt_data.contracts.common import (
+    CHARACTER_RULES,
+    Encoder,
+    Finding,
+    Outcome,
+    Record,
+    Rule,
+    TextRule,
+    Verifier,
+    printable,
+    strings,
+)
 from lpt_data.dataset import Dataset, Quarantine
 from lpt_data.keys import NORMALISERS, canonical_key, key_hash
 from lpt_data.progress import Progress, silent
@@ -144,6 +155,7 @@ class Contract:
     parts: Callable[[Record], Parts]
     rules: Mapping[str, Rule]
     measures: Mapping[str, Measure]
+    text_rules: Mapping[str, TextRule] = field(default_factory=lambda: CHARACTER_RULES)
     render: Callable[[Record, Encoder, int | None], RowTokens] | None = None
     judge: Callable[[Record, Mapping[str, Verifier]], Judgement] | None = None
 
@@ -175,7 +187,7 @@ class _Collector:
 
     def __init__(self, contract: Contract, normaliser: str, lent: Instruments) -> None:
         self.contract, self.normaliser, self.lent = contract, normaliser, lent
-        self.rules = dict(contract.rules)
+        self.rules, self.text_rules = dict(contract.rules), dict(contract.text_rules)
         self.rows: list[int] = []
         self.has_extra = False
         self.ids, self.keys, self.asked, self.learned = bytearray(), bytearray(), bytearray(), bytearray()
@@ -207,14 +219,22 @@ class _Collector:
 
     def apply_rules(self, position: int, record: Record) -> None:
         for name, rule in list(self.rules.items()):
-            try:
-                detail = rule(record)
-            except Exception as error:  # a rule that breaks is an error in the report, never a pass
-                self.broken[name] = f"row {self.rows[position]}: {type(error).__name__}: {error}"
-                del self.rules[name]
-                continue
-            if detail is not None:
-                self.fault(name, position, detail)
+            self.apply(name, rule, record, position, self.rules)
+        texts = strings(record)
+        for name, text_rule in list(self.text_rules.items()):
+            self.apply(name, text_rule, texts, position, self.text_rules)
+
+    def apply(
+        self, name: str, rule: Callable[[Any], str | None], value: Any, position: int, table: dict[str, Any]
+    ) -> None:
+        try:
+            detail = rule(value)
+        except Exception as error:  # a rule that breaks is an error in the report, never a pass
+            self.broken[name] = f"row {self.rows[position]}: {type(error).__name__}: {error}"
+            del table[name]
+            return
+        if detail is not None:
+            self.fault(name, position, detail)
 
     def look_up(self, position: int, questions: list[str]) -> None:
         if not self.lent.benchmarks:

@@ -5,7 +5,7 @@ What it does not do: language, quality heuristics, near-duplicates; those are st
 
 from __future__ import annotations
 
-from lpt_data.contracts.common import CHARACTER_RULES, Record, Rule, is_blank
+from lpt_data.contracts.common import Record, Rule, is_blank
 from lpt_data.contracts.survey import Contract, Parts
 
 
@@ -19,5 +19,5 @@ def parts(record: Record) -> Parts:
     return Parts(None, record.get("text"), [record["text"]])
 
 
-RULES: dict[str, Rule] = {"text.empty_share": empty, **CHARACTER_RULES}
+RULES: dict[str, Rule] = {"text.empty_share": empty}
 CONTRACT = Contract("text", default_key="text", parts=parts, rules=RULES, measures={})
