@@ -47,8 +47,6 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
 
 def load(path: Path, dataset: Dataset) -> StageResult | None:
     """Return the result written down and tell the dataset what was found in it then; None without a note."""
-    note.
-    """
     from lpt_data.stage import StageResult
 
     try:
