@@ -256,7 +256,7 @@ def typed_again(survey: Survey, more: str = "") -> str:
     named = [(s.name, str(f.path)) for s in survey.splits for f in s.dataset.files]
     options = {
         "--key": survey.normaliser if survey.normaliser != survey.contract.default_key else None,
-        "--tokenizer": lent.encode.name if lent.encode else None,
+        "--tokenizer": (lent.encode.name or "TOKENIZER") if lent.encode else None,
         "--max-length": str(lent.max_length) if lent.max_length else None,
         "--layout": first.layout if not _detected(first) else None,
         "--text-column": first.text_column if first.text_column != "text" else None,

@@ -582,3 +582,23 @@ def test_gsm8k_test_questions_are_found_in_a_set_that_holds_them():
     rows = Dataset.open([str(SHARED / "gsm8k" / "test.jsonl")], kind="sft")
     report = audit({"train": rows}, "sft", benchmarks={"gsm8k": [str(SHARED / "gsm8k" / "test.jsonl")]})
     assert value(report, "contamination.gsm8k.key_hits") == ("ok", 1319, 1319)
+
+
+def test_the_renderer_of_the_trainer_passes_every_gate_on_clean_rows(tmp_path):
+    pytest.importorskip("transformers")
+    from lpt_train.render import Renderer
+    from lpt_train.tiny import byte_tokenizer
+
+    encoder = Renderer(byte_tokenizer())
+    chats = {"train": [chat(f"question {i}", "an answer") for i in range(5)]}
+    report = check(tmp_path, "sft", chats, encode=encoder, max_length=200)
+    for gate in ("render.failed_share", "stop.unsupervised_share", "bos.double_share"):
+        assert value(report, f"sft.{gate}") == ("ok", 0.0, 5)
+    assert report.verdict == "accept"
+    prompts = {"train": [sum_row(f"{i} please", str(i)) for i in range(10, 15)]}
+    asked = check(tmp_path, "rlvr", prompts, encode=encoder, max_length=200, verifiers={"digits": Digits()})
+    assert value(asked, "rlvr.prompt.render_failed_share") == ("ok", 0.0, 5)
+    assert asked.verdict == "accept"
+    special = encoder.tokenizer.convert_ids_to_tokens(min(encoder.stop_ids))
+    smuggled = check(tmp_path, "sft", {"train": [chat("q", f"a {special} b"), chat("q")]}, encode=encoder)
+    assert value(smuggled, "sft.render.failed_share") == ("ok", 0.5, 2)
