@@ -20,13 +20,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from manifests.errors import BadInputError, LptError, RefusedError
 from manifests.files import cannot_write, fsync_file, fsync_folder
@@ -181,10 +181,10 @@ def read_provenance(model: str | Path) -> dict[str, Any] | None:
 def _write_model(model: torch.nn.Module, folder: Path) -> None:
     if isinstance(model, PeftModel):
         # The adapter alone; without `save_embedding_layers` peft asks the hub whether the vocabulary was changed.
-        model.save_pretrained(folder, save_embedding_layers=False)
+        model.save_pretrained(str(folder), save_embedding_layers=False)
         (folder / "README.md").unlink(missing_ok=True)  # an empty model card; lpt.json says where this comes from
     else:
-        model.save_pretrained(folder)
+        cast(PreTrainedModel, model).save_pretrained(folder)
 
 
 def _read_model(model: torch.nn.Module, folder: Path) -> None:
@@ -231,8 +231,8 @@ def _random_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     tensors = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors |= {f"cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
-    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  (the global one, which libraries use)
-    legacy = {"name": name, "keys": keys.tolist(), "position": position, "has_gauss": has_gauss, "cached": cached}
+    legacy = dict(np.random.get_state(legacy=False))  # noqa: NPY002  (the global generator, which libraries use)
+    legacy["state"] = {"key": legacy["state"]["key"].tolist(), "pos": legacy["state"]["pos"]}
     return tensors, {"python": random.getstate(), "numpy": legacy}
 
 
@@ -244,8 +244,8 @@ def _restore_random_state(tensors: Mapping[str, torch.Tensor], numbers: Mapping[
     version, internal, gauss = numbers["python"]
     random.setstate((version, tuple(internal), gauss))
     state = numbers["numpy"]
-    keys = np.asarray(state["keys"], dtype=np.uint32)
-    np.random.set_state((state["name"], keys, state["position"], state["has_gauss"], state["cached"]))  # noqa: NPY002
+    key = np.asarray(state["state"]["key"], dtype=np.uint32)
+    np.random.set_state({**state, "state": {**state["state"], "key": key}})  # noqa: NPY002
 
 
 def _files(folder: Path) -> list[Path]:

@@ -53,7 +53,7 @@ class Lora:
 
     use_peft: bool = True
     lora_r: int = 16  # rank
-    lora_alpha: float = 32  # scale = alpha / r
+    lora_alpha: int = 32  # scale = alpha / r
     lora_dropout: float = 0.0  # probability, on the input of A
     lora_target_modules: str = "all-linear"  # or names separated by commas
     use_rslora: bool = False  # scale = alpha / sqrt(r)
@@ -138,7 +138,7 @@ def at_least(name: str, value: float, low: float) -> None:
 
 def option_names(config_type: type) -> dict[str, str]:
     """Every accepted option of a config type as `{bare name: dotted path}`."""
-    names = {}
+    names: dict[str, str] = {}
     hints = typing.get_type_hints(config_type)
     for item in fields(config_type):
         if is_dataclass(hints[item.name]):

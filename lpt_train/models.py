@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
@@ -83,7 +83,7 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
         tokenizer = _declared_generic(Path(source)) or AutoTokenizer.from_pretrained(
             source, trust_remote_code=False, **options
         )
-    if not tokenizer.is_fast:
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise BadInputError(
             f"the tokenizer of {model} is not a fast one", seen=type(tokenizer).__name__,
             next="use a model that ships tokenizer.json",
@@ -108,7 +108,7 @@ def load_model(
         )
         if base:
             loaded = PeftModel.from_pretrained(loaded, model).merge_and_unload(safe_merge=True).to(dtype)
-    loaded.to(device)
+    torch.nn.Module.to(loaded, device)
     for name, parameter in loaded.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise BadInputError(
@@ -119,7 +119,7 @@ def load_model(
 
 def check_vocabulary(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast) -> None:
     """Raise `RefusedError` when the tokenizer can produce an id that the model has no embedding for."""
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows = cast(torch.nn.Embedding, cast(PreTrainedModel, model).get_input_embeddings()).weight.shape[0]
     largest = max(tokenizer.get_vocab().values())
     if largest >= rows:
         raise RefusedError(
@@ -141,7 +141,7 @@ def model_digest(model: str | Path) -> str:
     path = Path(model)
     if not path.exists():
         with _three_parts(str(model), "model"):
-            path = Path(cached_file(str(model), "config.json")).parent
+            path = Path(str(cached_file(str(model), "config.json"))).parent
     files = [path] if path.is_file() else [file for pattern in _WEIGHTS for file in sorted(path.glob(pattern))]
     digest = hashlib.sha256(b"lpt-model/1\0")
     for file in files:

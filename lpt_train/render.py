@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -47,7 +47,7 @@ class Renderer:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.name = str(tokenizer.name_or_path)
-        self.template = _template(tokenizer)
+        self.template: str | None = _template(tokenizer)
         self.template_sha256 = hashlib.sha256((self.template or "").encode()).hexdigest()
         self.fingerprint = fingerprint(tokenizer)
         self._has_markers = bool(self.template and _MARKER.search(self.template))
@@ -138,16 +138,18 @@ class Renderer:
         if self.template is None or not messages:
             raise RecordError("a conversation needs a message", reason="no_message", field="messages")
         try:
-            rendered, spans = render_jinja_template(
+            options: dict[str, Any] = dict(self.tokenizer.special_tokens_map)
+            rendered: Any = render_jinja_template(
                 [messages], tools=tools, chat_template=self.template, return_assistant_tokens_mask=markers,
-                add_generation_prompt=prompt, **self.tokenizer.special_tokens_map,
+                add_generation_prompt=prompt, **options,
             )  # fmt: skip
         except Exception as error:  # a template is a program; what it raises is its own choice
             raise RecordError(
                 "the chat template refuses this conversation", reason="template_refused", field="messages",
                 seen=f"{type(error).__name__}: {error}"[:300], next="look at the roles and their order",
             ) from error  # fmt: skip
-        return rendered[0], [tuple(span) for span in spans[0]] if markers else None
+        texts, spans = rendered
+        return texts[0], [(int(low), int(high)) for low, high in spans[0]] if markers else None
 
     def _prompt_text(self, messages: list[dict[str, Any]], tools: list[Any] | None) -> str:
         if not messages:
@@ -189,7 +191,7 @@ class Renderer:
     def _find_stop_ids(self) -> frozenset[int]:
         """What closes an assistant turn: the special token that the template puts after a probe's content."""
         probe = [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]
-        text = self._render(probe, None)[0]
+        text, _ = self._render(probe, None)
         tail = text[text.rfind("pong") + len("pong") :]
         ids = self.tokenizer(tail, add_special_tokens=False)["input_ids"]
         stops = [i for i in ids if i in self._special_ids][:1]
@@ -237,7 +239,7 @@ def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def _template(tokenizer: PreTrainedTokenizerFast) -> str | None:
-    return tokenizer.get_chat_template() if tokenizer.chat_template else None
+    return cast(str, tokenizer.get_chat_template()) if tokenizer.chat_template else None
 
 
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
