@@ -8,10 +8,12 @@ while they are verified, 8 bytes for each distinct shingle, about 10 bytes a wor
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -37,12 +39,23 @@ class Rows:
     ids: np.ndarray  # uint8 [n, 32]
     sketch: Sketch
 
+    def check_room(self, more: int, memory: int | None) -> None:
+        """Raise BadInputError when the rows and ``more`` bytes do not fit in ``memory`` bytes."""
+        _check_room(
+            sum(map(held, self.texts, [self.sketch.keys.shape[1]] * len(self.texts))) + more, len(self.rows), memory
+        )
+
     def text(self, position: int) -> bytes:
         """The UTF-8 bytes of one row."""
-        batch = int(np.searchsorted(self.starts, position, "right")) - 1
-        offsets, data = buffers(self.texts[batch])
-        at = position - int(self.starts[batch])
+        firsts, views = self._views
+        batch = bisect_right(firsts, position) - 1
+        offsets, data = views[batch]
+        at = position - firsts[batch]
         return data[offsets[at] : offsets[at + 1]].tobytes()
+
+    @cached_property
+    def _views(self) -> tuple[list[int], list[tuple[np.ndarray, np.ndarray]]]:
+        return self.starts.tolist(), [buffers(texts) for texts in self.texts]
 
     def shingle_sets(self, positions: np.ndarray, ngram: int, run: Run) -> ShingleSets:
         """The shingle sets of some rows (ascending positions), computed again from their texts."""
@@ -74,14 +87,8 @@ def read(
     def note(batch: TextBatch) -> TextBatch:
         nonlocal used
         kept.append(batch)
-        per_row = BESIDE_TEXT + 8 * (bands.bands if bands else 0)
-        used += len(batch.rows) * per_row + batch.texts.nbytes
-        if memory is not None and used > memory:
-            raise BadInputError(
-                "the rows do not fit in the memory that was given",
-                seen=f"{used:,} of {memory:,} bytes after {sum(len(b.rows) for b in kept):,} rows",
-                next="a larger --memory",
-            )
+        used += held(batch.texts, bands.bands if bands else 0)
+        _check_room(used, sum(len(b.rows) for b in kept), memory)
         return batch
 
     sketches: list[Sketch] = []
@@ -101,6 +108,20 @@ def read(
         np.concatenate([np.zeros((0, 32), np.uint8), *(batch.ids for batch in kept)]),
         Sketch(**columns),
     )
+
+
+def held(texts: pa.Array, bands: int) -> int:
+    """Bytes that a batch of rows takes while the stage runs."""
+    return len(texts) * (BESIDE_TEXT + 8 * bands) + texts.nbytes
+
+
+def _check_room(used: int, rows: int, memory: int | None) -> None:
+    if memory is not None and used > memory:
+        raise BadInputError(
+            "the rows do not fit in the memory that was given",
+            seen=f"{used:,} of {memory:,} bytes after {rows:,} rows",
+            next="a larger --memory",
+        )
 
 
 def threads(workers: int | None) -> tuple[Run, Callable[[], None]]:

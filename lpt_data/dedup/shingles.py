@@ -196,4 +196,4 @@ def _sets(
             total = combine(tokens, count, weights, values[used:])
             used += sort_unique(values[used : used + total], spare[:total], counts)
         starts[row + 1] = used
-    return starts, values[:used].copy(), lower
+    return starts, values[:used], lower

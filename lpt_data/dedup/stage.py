@@ -48,7 +48,6 @@ def decide(dataset: Dataset, config: DedupConfig, progress: Progress) -> StageRe
     """
     bands = _check(config)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
-    memory = parse_bytes(config.memory)
     run, close = threads(config.workers)
     try:
         rows = read(
@@ -56,7 +55,7 @@ def decide(dataset: Dataset, config: DedupConfig, progress: Progress) -> StageRe
             scheme,
             bands,
             run,
-            memory=memory,
+            memory=parse_bytes(config.memory),
             progress=lambda done: progress(done, None, "rows read"),
         )
         found, counts = find(rows, config, bands, run)
@@ -104,6 +103,7 @@ def _cover(
     meets = (grouped.of_row >= 0).any(axis=0)
     positions = leaders[meets]
     order = np.argsort(rank(positions), kind="stable")
+    rows.check_room(8 * int(rows.sketch.shingles[positions].sum(dtype=np.int64)), parse_bytes(config.memory))
     sets = rows.shingle_sets(positions, config.ngram, run)
     near = lsh.Buckets(np.ascontiguousarray(grouped.of_row[:, meets]), grouped.sizes)
     outcome = witness.cover(order, witness.id_ranks(rows.ids[positions]), near, sets, config.threshold)

@@ -197,6 +197,16 @@ def test_memory_that_is_not_enough_is_said(tmp_path: Path) -> None:
         decide(dataset, DedupConfig(memory="10KB", workers=1), silent)
 
 
+def test_shingle_sets_count_as_memory(tmp_path: Path) -> None:
+    words = " ".join(f"w{i}" for i in range(400))
+    dataset = write(
+        tmp_path / "in.jsonl", [f"{words} n{i}" for i in range(50)]
+    )  # 50 * (2.1 KB + 212 B), sets 50 * 3.2 KB
+    with pytest.raises(BadInputError, match="memory"):
+        decide(dataset, DedupConfig(memory="200KB", workers=1), silent)
+    assert len(decide(dataset, DedupConfig(memory="400KB", workers=1), silent).decisions) == 49
+
+
 @pytest.mark.parametrize(("size", "expected"), [(None, None), ("4GB", 4 * 10**9), ("1.5 MiB", 1572864), ("100", 100)])
 def test_sizes(size: str | None, expected: int | None) -> None:
     assert parse_bytes(size) == expected
