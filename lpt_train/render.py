@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -181,7 +181,7 @@ class Renderer:
             found = next((token for token in self._special_text if token in text), None)
             if found is None and self._must_encode_content:
                 ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-                found = next((self.tokenizer.decode([i]) for i in ids if i in self._special_ids), None)
+                found = next((str(self.tokenizer.decode([i])) for i in ids if i in self._special_ids), None)
             if found is not None:
                 raise RecordError(
                     "the content spells a special token, which would become one", reason="special_token_in_content",
@@ -239,7 +239,7 @@ def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def _template(tokenizer: PreTrainedTokenizerFast) -> str | None:
-    return cast(str, tokenizer.get_chat_template()) if tokenizer.chat_template else None
+    return tokenizer.get_chat_template() if tokenizer.chat_template else None
 
 
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,79 @@
+"""Options: names, types, refusals. Importing them loads no tensor library."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from lpt_train.config import Lora, Optim, RunOptions, SFTConfig, described, from_mapping, option_names, to_mapping
+from manifests.errors import UsageError
+
+
+def test_importing_the_options_loads_no_tensor_library():
+    code = "import sys, lpt_train.config; print({'torch', 'transformers', 'numpy'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+def test_bare_dotted_and_nested_names_are_the_same_option():
+    for options in ({"learning_rate": 0.5}, {"optim.learning_rate": "0.5"}, {"optim": {"learning_rate": 0.5}}):
+        assert from_mapping(SFTConfig, options) == SFTConfig(optim=Optim(learning_rate=0.5))
+
+
+def test_text_becomes_the_type_of_the_field():
+    made = from_mapping(SFTConfig, {"packing": "true", "max_steps": "1e2", "lora_dropout": "0", "model": "7"})
+    assert (made.packing, made.run.max_steps, made.lora.lora_dropout, made.model) == (True, 100, 0.0, "7")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_steps": "many"},
+        {"max_steps": 1.5},
+        {"packing": "maybe"},
+        {"packing": 1},
+        {"learning_rate": True},
+        {"learning_rate": float("nan")},
+        {"learning_rate": -1},
+        {"model": 3},
+        {"dtype": "float8"},
+        {"truncation": "middle"},
+        {"max_steps": 0},
+        {"num_train_epochs": 0},
+        {"lora_r": 0},
+        {"lora_dropout": 1},
+        {"per_device_train_batch_size": 0},
+    ],
+)
+def test_wrong_values_are_usage_errors(options):
+    with pytest.raises(UsageError) as error:
+        from_mapping(SFTConfig, options)
+    assert error.value.exit_code == 2
+    assert error.value.next
+
+
+@pytest.mark.parametrize("name", ["learnin_rate", "optim.learnin_rate", "run.learning_rate"])
+def test_unknown_names_are_refused_with_the_closest_one(name):
+    with pytest.raises(UsageError, match="unknown option") as error:
+        from_mapping(SFTConfig, {name: 1})
+    assert "learning_rate" in error.value.next
+
+
+def test_options_go_over_a_base():
+    base = SFTConfig(model="m", run=RunOptions(seed=7))
+    assert from_mapping(SFTConfig, {"max_steps": 3}, base) == SFTConfig(model="m", run=RunOptions(seed=7, max_steps=3))
+
+
+def test_a_config_survives_the_way_through_plain_values():
+    config = SFTConfig(model="m", packing=True, lora=Lora(use_peft=False))
+    assert from_mapping(SFTConfig, to_mapping(config)) == config
+
+
+def test_every_option_is_described_once_and_no_block_is_a_god():
+    names = [name for name, _, _ in described(SFTConfig)]
+    assert sorted(names) == sorted(option_names(SFTConfig))
+    assert ("max_length", "1024", "tokens a row") in described(SFTConfig)
+    for block in (SFTConfig, Optim, Lora, RunOptions):
+        assert len(dataclasses.fields(block)) <= 25

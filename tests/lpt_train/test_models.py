@@ -1,0 +1,152 @@
+"""Loading: what is made on the spot, what is refused, and what a digest is of."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from lpt_train.adapters import attach
+from lpt_train.config import Lora
+from lpt_train.models import check_vocabulary, load_model, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.tiny import PAD, START, STOP, byte_tokenizer, make_tiny
+from manifests.errors import BadInputError, RefusedError, UsageError
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_tiny_is_the_same_bytes_for_a_seed_and_leaves_the_generator_alone(tiny, tmp_path):
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    again = make_tiny(tmp_path / "again", hidden=32, layers=2, heads=2, seed=0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert files(again) == files(tiny)
+    other = make_tiny(tmp_path / "other", hidden=32, layers=2, heads=2, seed=1)
+    assert (other / "model.safetensors").read_bytes() != (tiny / "model.safetensors").read_bytes()
+    assert (other / "tokenizer.json").read_bytes() == (tiny / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("text", ["plain", "naïve — 日本 🙂\r\n\t\0", "e\u0301 is not é", "  a  "])
+def test_the_tiny_tokenizer_takes_any_text_byte_by_byte(tokenizer, text):
+    ids = tokenizer(text)["input_ids"]
+    assert ids == list(text.encode())
+    assert tokenizer.decode(ids) == text
+
+
+def test_the_tiny_specials_are_distinct():
+    tokenizer = byte_tokenizer()
+    assert [tokenizer.convert_tokens_to_ids(token) for token in (PAD, START, STOP)] == [256, 257, 258]
+    assert (tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token) == (PAD, STOP, None)
+
+
+def test_resolve_makes_tiny_once(tmp_path):
+    path = resolve("tiny", tmp_path, seed=3)
+    before = (Path(path) / "model.safetensors").stat().st_mtime_ns
+    assert resolve("tiny", tmp_path, seed=3) == path
+    assert (Path(path) / "model.safetensors").stat().st_mtime_ns == before
+    assert resolve("org/name", tmp_path) == "org/name"
+
+
+def test_pickled_weights_are_refused(tiny, tmp_path):
+    pickled = shutil.copytree(tiny, tmp_path / "pickled")
+    torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    with pytest.raises(BadInputError, match="pickles, which are programs") as error:
+        load_model(str(pickled))
+    assert "pytorch_model.bin" in str(error.value)
+
+
+def test_remote_code_stays_off(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "remote")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "their_own", "auto_map": {"AutoConfig": "c.C", "AutoModelForCausalLM": "c.M"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "c.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\nclass M: pass\n")
+    with pytest.raises(BadInputError):
+        load_model(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_that_are_not_finite_are_refused(tiny, tmp_path):
+    broken = shutil.copytree(tiny, tmp_path / "broken")
+    weights = load_file(broken / "model.safetensors")
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BadInputError, match="not finite") as error:
+        load_model(str(broken))
+    assert "model.norm.weight" in str(error.value)
+
+
+@pytest.mark.parametrize("model", ["/no/such/folder", "./none", "a/b/c", "missing.gguf"])
+def test_a_model_that_is_not_there_is_bad_input(model):
+    with pytest.raises(BadInputError) as error:
+        load_model(model)
+    assert error.value.next
+
+
+def test_a_folder_without_a_model_is_bad_input(tmp_path):
+    with pytest.raises(BadInputError, match="holds no model"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_a_tokenizer_too_large_for_the_model_is_refused(tiny):
+    tokenizer = byte_tokenizer()
+    check_vocabulary(load_model(str(tiny)), tokenizer)
+    tokenizer.add_tokens(["<new>"])
+    with pytest.raises(RefusedError, match="not this model's"):
+        check_vocabulary(load_model(str(tiny)), tokenizer)
+
+
+def test_the_digest_is_of_config_and_weights(tiny, tmp_path):
+    copy = shutil.copytree(tiny, tmp_path / "copy")
+    (copy / "README.md").write_text("words")
+    save_file({"x": torch.zeros(1)}, copy / "optimizer.safetensors")
+    assert model_digest(copy) == model_digest(tiny)
+    weights = load_file(copy / "model.safetensors")
+    weights["model.norm.weight"] += 1e-3
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    assert model_digest(copy) != model_digest(tiny)
+
+
+def test_an_adapter_folder_is_its_base_with_the_adapter_merged(tiny, tmp_path):
+    trained = attach(load_model(str(tiny)), Lora(lora_r=4))
+    with torch.no_grad():
+        for name, parameter in trained.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.1)
+    trained.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    merged = load_model(str(tmp_path / "adapter"))
+    ids = torch.tensor([[1, 2, 3, 4]])
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, trained.eval()(ids).logits, atol=1e-5, rtol=0)
+    assert not [name for name, _ in merged.named_parameters() if "lora" in name]
+    assert load_tokenizer(str(tmp_path / "adapter")).eos_token == STOP
+    assert model_digest(tmp_path / "adapter") != model_digest(tiny)
+
+
+def test_the_folder_is_an_ordinary_one(tiny):
+    assert AutoModelForCausalLM.from_pretrained(tiny).config.model_type == "qwen2"
+
+
+def test_padding_is_any_id(tokenizer):
+    assert pad_id(tokenizer) == 256
+    bare = byte_tokenizer()
+    bare.pad_token = None
+    assert pad_id(bare) == bare.eos_token_id
+
+
+def test_placement():
+    assert placement("cpu").dtype is torch.float32
+    assert placement("cpu", "bfloat16").dtype is torch.bfloat16
+    with pytest.raises(UsageError, match="loss scaling"):
+        placement("cpu", "float16")
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="no CUDA"):
+            placement("cuda")
