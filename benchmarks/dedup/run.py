@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,8 +40,18 @@ THRESHOLD, RECALL_FROM = 0.8, 0.85
 PACKAGES = ("numba", "numpy", "pyarrow", "orjson", "datasketch")
 
 
-def timed(command: list[str], core: int, env: dict[str, str] | None = None) -> tuple[float, int, str]:
-    """Run a command on one core: wall seconds, peak resident bytes, its standard output."""
+@dataclass(frozen=True)
+class Timing:
+    """One process: seconds by the wall and by its own processor time, peak resident bytes."""
+
+    wall: float
+    cpu: float
+    memory: int
+    output: str
+
+
+def timed(command: list[str], core: int, env: dict[str, str] | None = None) -> Timing:
+    """Run a command on one core; other load on that core lengthens the wall time and not the processor time."""
     limits = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "ARROW_DEFAULT_THREADS": "1"}
     with tempfile.TemporaryFile() as out:
         start = time.perf_counter()
@@ -54,7 +65,7 @@ def timed(command: list[str], core: int, env: dict[str, str] | None = None) -> t
         text = out.read().decode()
     if process.returncode:
         sys.exit(f"{' '.join(command)} ended with {process.returncode}")
-    return seconds, usage.ru_maxrss * 1024, text
+    return Timing(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, text)
 
 
 def make_corpus(path: Path, documents: int) -> str:
@@ -66,14 +77,13 @@ def make_corpus(path: Path, documents: int) -> str:
     return "benchmarks/dedup/corpus.py, seed 7"
 
 
-def dedup(corpus: Path, folder: Path, core: int, number: int) -> tuple[float, int, dict, Path]:
+def dedup(corpus: Path, folder: Path, core: int, number: int) -> tuple[Timing, Path]:
     """One run of the command into a new folder with a new catalog, so that nothing is reused."""
     out, catalog = folder / f"out{number}.parquet", folder / f"lpt{number}"
     command = [str(ROOT / ".venv" / "bin" / "lpt"), "data", "dedup", str(corpus), "--out", str(out)]
     command += ["--method", "exact,minhash", "--threshold", str(THRESHOLD), "--workers", "1", "--json"]
-    seconds, memory, text = timed(command, core, {"LPT_CATALOG": str(catalog)})
-    report = json.loads(text)
-    return seconds, memory, report, next(catalog.glob("decisions/*.parquet"))
+    timing = timed(command, core, {"LPT_CATALOG": str(catalog)})
+    return timing, next(catalog.glob("decisions/*.parquet"))
 
 
 def shingles(text: str) -> set[tuple[str, ...]]:
@@ -132,37 +142,45 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     size = corpus.stat().st_size
     with corpus.open("rb") as lines:
         few.write_bytes(b"".join(line for _, line in zip(range(500), lines, strict=False)))
-    cold = dedup(few, folder, options.core, 0)[0]  # compiles the kernels where they are not cached yet
-    warm = dedup(few, folder, options.core, 1)[0]
+    cold = dedup(few, folder, options.core, 0)[0].wall  # compiles the kernels where they are not cached yet
+    warm = dedup(few, folder, options.core, 1)[0].wall
     runs = [dedup(corpus, folder, options.core, 2 + i) for i in range(options.runs)]
-    seconds = statistics.median(run[0] for run in runs)
-    floor = timed([str(PYTHON), str(HERE / "floor.py"), str(corpus), str(folder / "floor.parquet")], options.core)[0]
-    base = json.loads(
-        timed([str(PYTHON), str(HERE / "seed_loop.py"), str(corpus), str(options.seed_documents)], options.core)[2]
-    )
+    timings = [timing for timing, _ in runs]
+    seconds, cpu = (statistics.median(getattr(t, name) for t in timings) for name in ("wall", "cpu"))
+    report = json.loads(timings[0].output)
+    floor = timed([str(PYTHON), str(HERE / "floor.py"), str(corpus), str(folder / "floor.parquet")], options.core)
+    loop = [str(PYTHON), str(HERE / "seed_loop.py"), str(corpus), str(options.seed_documents)]
+    base = json.loads(timed(loop, options.core).output)
     rate, base_rate = options.documents / seconds, base["documents"] / base["seconds"]
     result |= {
         "documents": options.documents,
         "corpus_bytes": size,
         "lpt": {
-            "seconds": [round(run[0], 3) for run in runs],
+            "seconds": [round(t.wall, 3) for t in timings],
+            "cpu_seconds": [round(t.cpu, 3) for t in timings],
             "documents_per_second": round(rate),
             "megabytes_per_second": round(size / seconds / 1e6, 1),
-            "peak_memory_bytes": max(run[1] for run in runs),
+            "peak_memory_bytes": max(t.memory for t in timings),
             "seconds_of_500_documents": {"first": round(cold, 2), "kernels_cached": round(warm, 2)},
-            "report": {k: v for k, v in runs[0][2].items() if k in ("rows_in", "rows_out", "removed", "quarantined")},
-            **check(corpus, runs[0][3]),
+            "report": {k: v for k, v in report.items() if k in ("rows_in", "rows_out", "removed", "quarantined")},
+            **check(corpus, runs[0][1]),
         },
-        "floor": {"seconds": round(floor, 3), "share_of_lpt": round(floor / seconds, 3)},
+        "floor": {
+            "seconds": round(floor.wall, 3),
+            "cpu_seconds": round(floor.cpu, 3),
+            "share_of_lpt": round(floor.cpu / cpu, 3),
+        },
         "datasketch_loop": {
             "documents": base["documents"],
             "seconds": round(base["seconds"], 2),
+            "cpu_seconds": round(base["cpu_seconds"], 2),
             "documents_per_second": round(base_rate, 1),
             "note": "a sample, start-up and reading left out; its index is small, a full run would be slower"
             if base["documents"] < options.documents
             else "the full corpus, start-up and reading left out",
         },
         "ratio": round(rate / base_rate, 1),
+        "ratio_of_cpu_seconds": round(options.documents / cpu / (base["documents"] / base["cpu_seconds"]), 1),
     }
     return result
 
