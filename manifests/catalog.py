@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from manifests import index
 from manifests.errors import BadInputError, BusyError, LptError, UsageError
 from manifests.events import GENESIS, Event, EventLog
@@ -67,7 +69,7 @@ class Catalog:
         known = self.objects.path(object_id(data)).is_file()
         name = self.objects.write(data)
         if not (known and any(event.object == name for event in self.events.read())):
-            self.events.append(name, body)
+            self.events.append(name, orjson.loads(data))  # the body as it was written, not as it was given
         try:  # the record is safe by now: whatever is wrong with the index is a note, not an error
             if not self.sync(wait=0.2):
                 self.notes.append("the index is busy; the record is safe and will be indexed by the next command")
