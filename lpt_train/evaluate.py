@@ -203,7 +203,7 @@ def wilson(k: int, n: int) -> tuple[float, float]:
     share, z2 = k / n, Z95 * Z95
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return 0.0 if k == 0 else centre - half, 1.0 if k == n else centre + half
 
 
 def paired_difference(before: Evaluation, after: Evaluation) -> PairedDifference:

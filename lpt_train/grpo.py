@@ -168,7 +168,7 @@ def train(
                         run.log(done, metrics)
                     if progress is not None:
                         progress(done, total, metrics)
-                if last or due(options.save_steps, done, config):
+                if done == total or stop or due(options.save_steps, done, config):
                     save_checkpoint(
                         run.checkpoints, step=done, model=policy.model, optimizer=policy.optimizer,
                         cursor={"place": first + len(tasks_P), "units": len(tasks)}, provenance=run.provenance,
@@ -260,7 +260,7 @@ def set_rate(optimizer: torch.optim.Optimizer, config: GRPOConfig, step: int, to
 def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str, float]:
     """Gradients of one optimizer step, clipped, and its metrics (means over the step's counted tokens).
 
-    When a generation is used once, the sampling policy is the policy itself and the ratio is 1 with its gradient;
+    When a generation is used once, the sampling policy is the policy itself, the ratio is 1 with its gradient;
     otherwise the ratio is taken to the log-probs recorded at sampling. `mismatch` is mean |log-prob here - log-prob
     recorded|.
     """
@@ -275,7 +275,8 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str,
         loss = policy_loss(
             found.logp_B_T, batch.sampled_logp_B_T if config.steps_of_generation > 1 else None, batch.advantages_B,
             batch.mask_B_T, counts, epsilon=config.epsilon, epsilon_high=config.epsilon_high,
-            loss_type=config.loss_type, ref_logp_B_T=reference_logp(policy, batch, config) if config.beta > 0 else None, beta=config.beta,
+            loss_type=config.loss_type, beta=config.beta,
+            ref_logp_B_T=reference_logp(policy, batch, config) if config.beta > 0 else None,
         )  # fmt: skip
         loss.loss.backward()
         gap = ((found.logp_B_T.detach() - batch.sampled_logp_B_T).abs() * batch.mask_B_T).sum()

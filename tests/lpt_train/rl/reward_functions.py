@@ -87,3 +87,21 @@ def always_raises(completions, answers):
 
 
 not_a_function = 3
+
+
+def likes_small_bytes(completions, answers):
+    """The share of characters that a byte under 100 wrote: dense, bounded, different for most completions."""
+    return [sum(ord(c) < 100 for c in text) / max(1, len(text)) for text in completions]
+
+
+def constant(completions, answers):
+    return [1.0] * len(completions)
+
+
+def never(completions, answers):
+    return [None if text else 0.0 for text in completions]
+
+
+def sometimes(completions, answers):
+    """Unscorable for a third of the texts, by their content."""
+    return [None if sum(map(ord, text)) % 3 == 0 else float(len(text)) for text in completions]

@@ -16,11 +16,6 @@ from manifests.errors import BadInputError, UsageError
 GOLD = '{"nums": [6, 4], "target": 24}'
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
 def pool(name, **kwargs):
     kwargs = {"workers": 1, "seconds": 1.0, "memory_mb": 1024} | kwargs
     return RewardPool(parse_rewards(name), **kwargs)

@@ -56,6 +56,11 @@ def test_countdown_scores(completion, expected):
     assert countdown.score(completion, answer([6, 4], 24)) == expected
 
 
+def test_countdown_reads_either_name_of_the_numbers():
+    for name in ("numbers", "nums"):
+        assert countdown.score("<answer>6*4</answer>", json.dumps({name: [4, 6], "target": 24})) == 1.0
+
+
 def test_countdown_is_exact_and_survives_division_by_zero():
     assert countdown.score("<answer>8/(3-8/3)</answer>", answer([3, 3, 8, 8], 24)) == 1.0
     assert countdown.score("<answer>5/(3-3)</answer>", answer([5, 3, 3], 1)) == 0.0
@@ -65,7 +70,8 @@ def test_countdown_is_exact_and_survives_division_by_zero():
 @pytest.mark.parametrize(
     "text",
     ["", "24", "[]", "{", '{"nums": [], "target": 1}', '{"nums": [1.5], "target": 1}', '{"nums": [true], "target": 1}',
-     '{"nums": [1], "target": "1"}', '{"nums": [-1], "target": 1}', '{"nums": [1,1,1,1,1,1,1,1,1], "target": 1}', "[" * 99_999],
+     '{"nums": [1], "target": "1"}', '{"nums": [-1], "target": 1}', '{"nums": [1,1,1,1,1,1,1,1,1], "target": 1}',
+     "[" * 99_999],
 )  # fmt: skip
 def test_countdown_cannot_score_against_what_is_no_problem(text):
     assert countdown.score("<answer>1</answer>", text) is None

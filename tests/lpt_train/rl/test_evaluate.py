@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lpt_train.evaluate import (
+    Evaluation,
+    ItemScore,
+    evaluate,
+    interval,
+    mcnemar,
+    paired_difference,
+    paired_interval,
+    wilson,
+)
+from manifests.catalog import Catalog
+from manifests.errors import BadInputError, UsageError
+
+
+def test_wilson_by_hand():
+    # Newcombe 1998, table I: 81 of 263, and 0 of 20
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    assert all(wilson(0, n)[0] == 0.0 and wilson(n, n)[1] == 1.0 for n in range(1, 200))
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_paired_interval_by_hand():
+    # differences 1, 1, 0, -1, 0, 0, 0, 1: mean 0.25, sample variance (4 - 8/16) / 7
+    found = paired_interval([0, 0, 1, 1, 0, 1, 1, 0], [1, 1, 1, 0, 0, 1, 1, 1])
+    half = 1.959964 * math.sqrt((4 - 8 / 16) / 7 / 8)
+    assert (found.difference, found.low, found.high) == pytest.approx((0.25, 0.25 - half, 0.25 + half))
+    assert (found.gained, found.lost, found.n) == (3, 1, 8)
+    assert found.p_value == pytest.approx(2 * (1 + 4) / 16)
+
+
+def test_pairing_is_worth_something():
+    """The same rates, once with the same items right and once not: only the paired items tell them apart."""
+    before = [1.0] * 50 + [0.0] * 50
+    nested = paired_interval(before, [1.0] * 60 + [0.0] * 40)
+    crossed = paired_interval(before, [0.0] * 40 + [1.0] * 60)
+    assert nested.difference == pytest.approx(crossed.difference)
+    assert nested.low > 0 > crossed.low
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "p"), [(0, 0, 1.0), (5, 5, 1.0), (10, 0, 2 / 1024), (0, 10, 2 / 1024), (3, 1, 0.625)]
+)
+def test_mcnemar(gained, lost, p):
+    assert mcnemar(gained, lost) == pytest.approx(p)
+
+
+def test_interval_of_scores_that_are_no_counts():
+    low, high = interval([0.25, 0.75])
+    assert low < 0.5 < high
+    assert interval([0.0, 1.0]) == wilson(1, 2)
+
+
+def evaluation(scores):
+    items = tuple(ItemScore(f"{i:02d}", score, "") for i, score in enumerate(scores))
+    return Evaluation(items, 0, 0, 0, len(scores), 0, 0.0, {})
+
+
+def test_items_that_could_not_be_scored_are_no_pairs_and_other_items_are_refused():
+    found = paired_difference(evaluation([0, None, 0, 1]), evaluation([1, 1, None, 1]))
+    assert (found.n, found.difference, found.p_value) == (2, 0.5, 1.0)
+    with pytest.raises(UsageError, match="same items"):
+        paired_difference(evaluation([0, 1]), evaluation([0, 1, 1]))
+
+
+def test_evaluate_records_items_by_id_and_repeats(tiny, split, tmp_path):
+    catalog = Catalog.open(tmp_path / "catalog")
+    options = {"n": 5, "max_completion_length": 4, "seed": 3}
+    found = evaluate(str(tiny), split, catalog=catalog, **options)
+    assert (found.n, found.accuracy, found.unscorable, found.truncated_share) == (5, 0.0, 0, 1.0)
+    body = catalog.get(found.object_id)
+    assert body["type"] == "lpt.eval/1"
+    assert body["tainted"] is True
+    assert [item["record_id"] for item in body["items"]] == [item.record_id for item in found.items]
+    assert {item.record_id for item in found.items} < set(split.record_ids)
+    again = evaluate(str(tiny), split, **options)
+    assert again.items == found.items
+    assert paired_difference(found, again).difference == 0.0
+
+
+def test_evaluate_with_samples(tiny, split):
+    options = {"temperature": 1.0, "k": 3, "max_completion_length": 6, "reward": "reward_functions:likes_small_bytes"}
+    found = evaluate(str(tiny), split, **options)
+    assert 0 < found.accuracy < 1
+    assert len({item.score for item in found.items}) > 3
+    assert evaluate(str(tiny), split, **options).items == found.items
+
+
+def test_evaluate_refuses_what_makes_no_sense(tiny, split):
+    with pytest.raises(UsageError, match="greedy"):
+        evaluate(str(tiny), split, k=2)
+    with pytest.raises(UsageError, match="so many"):
+        evaluate(str(tiny), split, n=13)
+    with pytest.raises(BadInputError):
+        evaluate(str(tiny), split, reward="reward_functions:always_raises")
