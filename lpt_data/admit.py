@@ -127,6 +127,7 @@ def admit(
         key=key,
         policy=policy,
         progress=progress,
+        admitting=name,
     )
     body = _evidence(name, report, read, origin(catalog, [f["sha256"] for files in read.values() for f in files]))
     earlier = next(iter(catalog.find("lpt.admission/1", name=name)), None)

@@ -9,7 +9,6 @@ counts as a pass. `not_checked` also names what no check here looks for.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,10 +18,6 @@ import numpy as np
 
 from lpt_data.contracts import CONTRACTS
 from lpt_data.contracts.common import (
-    NO_BENCHMARK,
-    NO_LENGTH,
-    NO_REFERENCE,
-    NO_TOKENIZER,
     Encoder,
     Finding,
     Outcome,
@@ -33,20 +28,13 @@ from lpt_data.contracts.groups import COMMON_MEASURES, benchmark_hits
 from lpt_data.contracts.reference import read_against, read_benchmark
 from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey, survey_split
 from lpt_data.dataset import Dataset
-from lpt_data.layouts import detect
+from lpt_data.next_command import Typed, dressed
 from lpt_data.progress import Progress
 from manifests.digests import content_root, key_root, order_sha256
-from manifests.errors import BadInputError, UsageError
+from manifests.errors import UsageError
 from manifests.policy import Check, Metric, Policy, evaluate, exit_code, load_policy, verdict_of
 
 EXAMPLES = 5  # rows shown with a metric; `rows(check)` has all of them
-# What to add to the command when a check was skipped for want of something that the user can give.
-RUN_WITH = {
-    NO_TOKENIZER: "--tokenizer TOKENIZER --max-length N",
-    NO_LENGTH: "--max-length N",
-    NO_REFERENCE: "--against REF",
-    NO_BENCHMARK: "--benchmark NAME=PATH",
-}
 # The order in which a benchmark's layout is tried: prompts with answers, chats, plain text.
 BENCHMARK_READERS = tuple(CONTRACTS[name] for name in ("rlvr", "sft", "text"))
 # What no check looks for yet. A reader of a green report must not believe otherwise.
@@ -119,10 +107,12 @@ def audit(
     key: str | None = None,
     policy: str | Path | None = None,
     progress: Progress | None = None,
+    admitting: str = "",
 ) -> AuditReport:
     """Measure every check of `contract` on the splits and judge them by `policy` (the contract's own when None).
 
     `key` names the normaliser or the column of the canonical key; None takes the contract's. `max_length` is in tokens.
+    `admitting` is the name under which the splits are being admitted; next commands then repeat the admission.
     Raises what the readers raise for files that cannot be read at all, and UsageError for an unknown contract.
     """
     chosen = contract_of(contract)
@@ -139,7 +129,8 @@ def audit(
     )
     splits = tuple(survey_split(name, data, chosen, normaliser, lent, progress) for name, data in datasets.items())
     survey = Survey(chosen, normaliser, splits, lent)
-    return _report(survey, judged_by)
+    typed = Typed(survey, admitting, str(policy) if policy is not None else "")
+    return _report(survey, judged_by, typed)
 
 
 def contract_of(name: str) -> Contract:
@@ -149,15 +140,17 @@ def contract_of(name: str) -> Contract:
     return CONTRACTS[name]
 
 
-def _report(survey: Survey, policy: Policy) -> AuditReport:
+def _report(survey: Survey, policy: Policy, typed: Typed) -> AuditReport:
     outcomes = {name: _run(measure, survey) for name, measure in _measures(survey).items()}
     outcomes = _located(survey, outcomes)
     metrics = tuple(_metric(name, outcome) for name, outcome in outcomes.items())
     checks, _ = evaluate(policy, metrics)
-    dressed = tuple(_dressed(check, survey, outcomes) for check in checks)
-    verdict = verdict_of(dressed)
+    # What broke was meant to run, whether the policy insists on it or not.
+    judged = tuple(
+        replace(c, next=dressed(c, typed, outcomes), required=c.required or c.status == "error") for c in checks
+    )
     skipped = tuple(f"{m.id}: {m.reason}" for m in metrics if m.status != "ok")
-    return AuditReport(survey, policy, outcomes, metrics, dressed, verdict, skipped + UNSEEN)
+    return AuditReport(survey, policy, outcomes, metrics, judged, verdict_of(judged), skipped + UNSEEN)
 
 
 def _measures(survey: Survey) -> dict[str, Measure]:
@@ -230,55 +223,3 @@ def _metric(name: str, outcome: Outcome) -> Metric:
 def as_row(finding: Finding) -> dict[str, Any]:
     """Return a finding as the columns of `failing_rows.parquet`, its check left out."""
     return asdict(finding)
-
-
-def _dressed(check: Check, survey: Survey, outcomes: Mapping[str, Outcome]) -> Check:
-    """Return the check with the placeholders of its next command filled in, and the estimated effect behind it."""
-    said = check.next
-    if check.status == "skipped":
-        said = typed_again(survey, RUN_WITH[check.detail]) if check.detail in RUN_WITH else ""
-    for name, value in {
-        "audit": typed_again(survey),
-        "longer": typed_again(survey, f"--max-length {survey.lent.max_length * 2}" if survey.lent.max_length else ""),
-        "id": check.id,
-        "key": survey.normaliser,
-    }.items():
-        said = said.replace("{" + name + "}", value)
-    effect = outcomes[check.id].effect if check.id in outcomes else ""
-    said = f"{said}  (estimated: {effect})" if said and effect else said
-    # What broke was meant to run, whether the policy insists on it or not.
-    return replace(check, next=said, required=check.required or check.status == "error")
-
-
-def typed_again(survey: Survey, more: str = "") -> str:
-    """Return the command that makes the same audit, with options added; an option that `more` names is given once."""
-    first, lent = survey.splits[0].dataset, survey.lent
-    named = [(s.name, str(f.path)) for s in survey.splits for f in s.dataset.files]
-    options = {
-        "--key": survey.normaliser if survey.normaliser != survey.contract.default_key else None,
-        "--tokenizer": (lent.encode.name or "TOKENIZER") if lent.encode else None,
-        "--max-length": str(lent.max_length) if lent.max_length else None,
-        "--layout": first.layout if not _detected(first) else None,
-        "--text-column": first.text_column if first.text_column != "text" else None,
-    }
-    words = ["lpt", "data", "audit"]
-    words += [path if len(survey.splits) == 1 else f"{name}={path}" for name, path in named]
-    words += ["--contract", survey.contract.name]
-    for option, value in options.items():
-        words += [option, value] if value is not None and option not in more else []
-    for file in lent.against.sources if lent.against else ():
-        words += ["--against", file["path"]]
-    for benchmark in lent.benchmarks:
-        for file in benchmark.sources:
-            words += ["--benchmark", f"{benchmark.name}={file['path']}"]
-    return f"{shlex.join(words)} {more}".rstrip()
-
-
-def _detected(dataset: Dataset) -> bool:
-    """Whether the columns alone lead to the layout that was used."""
-    if dataset.text_column != "text":
-        return True
-    try:
-        return detect(dataset.columns, dataset.kind).name == dataset.layout
-    except BadInputError:
-        return False

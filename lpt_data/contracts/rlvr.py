@@ -56,7 +56,7 @@ def parts(record: Record) -> Parts:
     return Parts(messages, record.get("answer"), questions)
 
 
-def _perturbed(answer: str) -> str:
+def perturbed(answer: str) -> str:
     """Return an answer that means something else: a number plus one, JSON with every number plus one, text reversed."""
     stripped = answer.strip()
     if re.fullmatch(r"[-+]?\d+", stripped):
@@ -86,7 +86,7 @@ def _wrong(verifier: Verifier, answer: str) -> str:
     if write_wrong is not None and (own := write_wrong(answer)) is not None:
         return own
     write_gold: Callable[[str], str | None] | None = getattr(verifier, "gold_completion", None)
-    other = _perturbed(answer)
+    other = perturbed(answer)
     return (write_gold(other) if write_gold is not None else None) or other
 
 
@@ -124,6 +124,9 @@ def _self_test(record: Record, verifier: Verifier, answer: str) -> dict[str, str
     write_gold: Callable[[str], str | None] | None = getattr(verifier, "gold_completion", None)
     try:
         gold = write_gold(answer) if write_gold is not None else None
+        if write_gold is not None:
+            unsolved = f"the verifier found no right answer to {answer!r}" if gold is None else None
+            results["rlvr.gold.unsolved_share"] = unsolved
         if gold is not None:
             reward = verifier.score(gold, answer)
             results["rlvr.verifier.gold_rejected_share"] = None if reward == 1 else f"gold scores {reward} on itself"
@@ -184,6 +187,9 @@ MEASURES: dict[str, Measure] = {
     "rlvr.answers.conflicting_share": groups.conflicting_outputs,
     "rlvr.answers.most_common_share": most_common_answer,
     "rlvr.gold.unparsed_share": _judged("rlvr.gold.unparsed_share"),
+    "rlvr.gold.unsolved_share": _judged(
+        "rlvr.gold.unsolved_share", unable="the verifier cannot write a completion out of its gold"
+    ),
     "rlvr.verifier.gold_rejected_share": _judged(
         "rlvr.verifier.gold_rejected_share", unable="the verifier cannot write a completion out of its gold"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import random
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -196,6 +198,36 @@ def test_a_policy_file_decides_and_is_kept_whole(catalog, files, tmp_path):
         admit("chats", "sft", files, catalog=catalog, policy=tmp_path / "missing.yaml")
 
 
+def test_a_policy_that_was_given_and_the_admission_itself_are_part_of_the_next_command(catalog, files, tmp_path):
+    @dataclasses.dataclass
+    class Words:
+        name = "words"
+        fingerprint = "f" * 64
+        template_sha256 = "0" * 64
+
+        def encode(self, messages, tools=None):
+            return SimpleNamespace(ids=[5] * 30, loss_mask=[0, *[1] * 29])
+
+    policy = tmp_path / "mine.yaml"
+    policy.write_text("name: mine\nextends: lpt:sft\n")
+    done = admit("chats", "sft", files, catalog=catalog, policy=policy, encode=Words(), max_length=20)
+    (line,) = [c.next for c in done.checks if c.id == "sft.truncation.rate"]
+    wanted = f"lpt admit chats --train {files['train'][0]} --test {files['test'][0]} --contract sft --tokenizer words"
+    assert line == f"{wanted} --policy {policy} --max-length 40  (estimated: 0.00% at 30, 0.00% at 40)"
+    assert done.body["tokenizer"] == {
+        "name": "words",
+        "fingerprint": "f" * 64,
+        "template_sha256": "0" * 64,
+        "max_length": 20,
+    }
+    assert done.body["splits"]["train"]["tokenized"] == {
+        "rows": 40,
+        "tokens": 800,
+        "supervised": 760,
+        "truncated_rows": 40,
+    }
+
+
 def test_lineage_follows_the_bytes_back_through_the_stages(catalog, files):
     def stage(name: str, reads: str, writes: str, rows_in: int, rows_out: int) -> str:
         return catalog.put(
@@ -329,6 +361,28 @@ if {point!r} == "after the rename":
     Catalog.put = stop
 module.admit("chats", "sft", {files!r}, catalog=Catalog.open({catalog!r}), progress=progress)
 """
+
+
+def test_a_disk_that_is_full_leaves_nothing(catalog, files):
+    script = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(REPO)!r})
+from lpt_data.admit import admit
+from manifests.catalog import Catalog
+from manifests.errors import BadInputError
+catalog = Catalog.open({str(catalog.directory)!r})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+try:
+    admit("chats", "sft", {files!r}, catalog=catalog)
+except BadInputError as error:
+    assert error.what and error.seen and error.next
+    sys.exit(error.exit_code)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == 5, ended.stderr
+    assert not list(catalog.splits_dir.iterdir())
+    assert not list(catalog.find("lpt.admission/1"))
 
 
 @pytest.mark.parametrize("point", ["while writing", "before the rename", "after the rename"])

@@ -548,6 +548,13 @@ def test_the_command_that_shows_the_rows_makes_the_same_audit_again(tmp_path):
     assert words[-2:] == ["--rows", "sft.turns.empty_share"]
 
 
+def test_leakage_is_answered_with_a_split_of_the_same_files(tmp_path):
+    report = check(tmp_path, "sft", {"train": [chat("a")], "test": [chat("a")]})
+    split = f"lpt data split {tmp_path}/train.jsonl {tmp_path}/test.jsonl --key text --test 0.1 --out splits/"
+    assert report_next(report, "leakage.keys") == split
+    assert report_next(report, "duplicates.exact_share").startswith(f"lpt data dedup {tmp_path}/train.jsonl ")
+
+
 def test_the_report_is_one_json_object(tmp_path):
     report = check(tmp_path, "sft", {"train": [chat("a"), chat("b")], "test": [chat("c")]})
     body = orjson.loads(orjson.dumps(report.to_json()))

@@ -1,0 +1,89 @@
+"""The self test of verifiers, on planted ones and on the trainer's own with the rows that the reader makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from lpt_data.audit import audit
+from lpt_data.contracts.rlvr import blank_answer, judge, perturbed
+from lpt_data.dataset import Dataset
+
+
+@pytest.mark.parametrize(
+    ("answer", "other"),
+    [
+        ("7", "8"),
+        ("-1", "0"),
+        (" 12 ", "13"),
+        ('{"numbers":[6,4],"target":24}', '{"numbers":[7,5],"target":25}'),
+        ("[true, 1]", "[false,2]"),
+        ("Paris", "siraP"),
+        ("level", "level not"),
+        ("1/2", "2/1"),
+    ],
+)
+def test_a_perturbed_answer_means_something_else(answer, other):
+    assert perturbed(answer) == other
+
+
+def test_blank_answers():
+    assert blank_answer({"answer": " \u200b"}) == "the answer is empty"
+    assert blank_answer({"answer": "0"}) is None
+
+
+def test_a_verifier_that_raises_on_a_wrong_answer_is_named_not_passed():
+    class Fragile:
+        def parse_gold(self, answer):
+            return True
+
+        def score(self, completion, answer):
+            if not completion:
+                raise IndexError("empty")
+            return 0.0
+
+    record = {"prompt": [{"role": "user", "content": "q"}], "answer": "7", "verifier": "fragile"}
+    results = judge(record, {"fragile": Fragile()}).results
+    assert results["rlvr.verifier.empty_accepted_share"] == "empty completion: raises IndexError: empty"
+    assert results["rlvr.verifier.wrong_accepted_share"] is None
+    assert "rlvr.verifier.gold_rejected_share" not in results  # it cannot write a completion, so it was not asked
+
+
+def test_could_not_score_is_no_acceptance():
+    class Unsure:
+        def parse_gold(self, answer):
+            return True
+
+        def score(self, completion, answer):
+            return None
+
+        def gold_completion(self, answer):
+            return answer
+
+    record = {"prompt": [{"role": "user", "content": "q"}], "answer": "7", "verifier": "unsure"}
+    results = judge(record, {"unsure": Unsure()}).results
+    assert results["rlvr.verifier.wrong_accepted_share"] is None
+    assert results["rlvr.verifier.gold_rejected_share"] == "gold scores None on itself"
+
+
+def test_countdown_and_integer_rows_pass_the_verifiers_that_will_score_them(tmp_path: Path):
+    from lpt_train.rewards import REWARDS
+
+    problems = [([6, 4], 24), ([9, 5], 14), ([8, 2], 4), ([3, 7, 2], 42), ([30, 12], 18)]
+    rows = [{"nums": numbers, "target": target} for numbers, target in problems]
+    path = tmp_path / "countdown.jsonl"
+    path.write_bytes(b"\n".join(orjson.dumps(row) for row in rows))
+    report = audit({"train": Dataset.open([str(path)], kind="rlvr")}, "rlvr", verifiers=REWARDS, key="countdown")
+    assert report.verdict == "accept", [c for c in report.checks if c.status in ("fail", "warn", "error")]
+    judged = {m.id: (m.value, m.n) for m in report.metrics if m.id.startswith(("rlvr.gold", "rlvr.verifier"))}
+    assert set(judged.values()) == {(0.0, 5)}
+
+    mixed = tmp_path / "mixed.jsonl"
+    mixed.write_bytes(path.read_bytes() + b"\n" + orjson.dumps({"nums": [5, 1], "target": 900}))
+    again = audit({"train": Dataset.open([str(mixed)], kind="rlvr")}, "rlvr", verifiers=REWARDS, key="countdown")
+    assert again.verdict == "tune"
+    assert [r["row"] for r in again.rows("rlvr.gold.unsolved_share")] == [5]
+    (gold,) = [m for m in again.metrics if m.id == "rlvr.verifier.gold_rejected_share"]
+    assert (gold.value, gold.n) == (0.0, 5)  # there is no gold completion of the unsolvable one to try
