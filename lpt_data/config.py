@@ -37,8 +37,13 @@ class SplitConfig:
     robustness_orders: int = 8  # countdown only: orders per problem at most, the first one is the test row's own
 
 
+def settings(config: Any) -> dict[str, Any]:
+    """All fields of a stage config as plain JSON values."""
+    values = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
 def identity(config: Any) -> dict[str, Any]:
     """The fields of a stage config that can change its result, as plain JSON values."""
     fields = config.__dataclass_fields__
-    values = {name: getattr(config, name) for name, f in fields.items() if f.metadata.get("identity", True)}
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    return {name: value for name, value in settings(config).items() if fields[name].metadata.get("identity", True)}

@@ -15,7 +15,6 @@ that was killed after it had decided goes on with the decisions it had, and ends
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import time
 from collections import Counter
@@ -32,7 +31,7 @@ import pyarrow.compute as pc
 
 from lpt_data import pending
 from lpt_data.admitted_folder import environment
-from lpt_data.config import identity
+from lpt_data.config import identity, settings
 from lpt_data.dataset import Dataset, Quarantine
 from lpt_data.lineage import origin
 from lpt_data.places import (
@@ -142,11 +141,12 @@ class Work:
         with exclusive_lock(lock, wait=wait, what=f"the output {self.output}"):
             catalog.check_free(wait)
             remove_leftovers(lock)
+            marks = [mark(source.path) for source in self.dataset.files]
             stage_id, inputs = self._identity(progress)
             done = self._done(catalog, stage_id)
             if done is not None:
                 return self._report(done[1], done[0], catalog, reused=True)
-            body = self._perform(stage_id, inputs, catalog, lock, progress, started)
+            body = self._perform(stage_id, inputs, marks, catalog, lock, progress, started)
             return self._report(body, catalog.put(body), catalog)
 
     def _identity(self, progress: Progress) -> tuple[str, list[dict[str, Any]]]:
@@ -183,12 +183,12 @@ class Work:
         self,
         stage_id: str,
         inputs: list[dict[str, Any]],
+        marks: list[tuple[int, int]],
         catalog: Catalog,
         lock: Path,
         progress: Progress,
         started: float,
     ) -> dict[str, Any]:
-        marks = [mark(entry["path"]) for entry in inputs]
         note = pending.path_of(catalog.directory, stage_id)
         result = pending.load(note, self.dataset)
         if result is None:
@@ -269,7 +269,7 @@ class Work:
             "type": "lpt.stage/1",
             "stage_id": stage_id,
             "stage": self.name,
-            "config": dataclasses.asdict(self.config),
+            "config": settings(self.config),
             "code": {"lpt": environment()["lpt"], "source": code_digest()},
             "kind": self.dataset.kind,
             "inputs": inputs,

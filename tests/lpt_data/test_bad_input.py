@@ -181,7 +181,9 @@ def test_a_huge_csv_cell(tmp_path):
 
 
 def test_json_arrays(tmp_path):
-    array = b'[\n {"text": "a"},\n {"text": NaN}, {"text": "b", "text": "c"}, 7, {"text": "\\ud800"},\n {"text": "d"}]\n'
+    array = (
+        b'[\n {"text": "a"},\n {"text": NaN}, {"text": "b", "text": "c"}, 7, {"text": "\\ud800"},\n {"text": "d"}]\n'
+    )
     found, bad, _ = texts(written(tmp_path / "a.json", array))
     assert found == ["a", "d"]
     assert bad == [(1, 2, "not_a_number"), (2, 3, "duplicate_key"), (3, 4, "not_an_object"), (4, 5, "lone_surrogate")]
@@ -208,7 +210,9 @@ def test_parquet(tmp_path):
     assert "is no text" in refused(path)
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
 def test_every_arrow_text_type_has_the_ids_of_json_lines(tmp_path, kind):
     said = ["ä plain text", "second", "ä plain text"]
     pq.write_table(pa.table({"text": pa.array(said).cast(kind)}), tmp_path / "a.parquet")
@@ -235,7 +239,9 @@ def test_a_folder_that_may_not_be_read(tmp_path):
 
 
 def mounted(folder: Path, options: str) -> bool:
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=False, capture_output=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=False, capture_output=True
+    )
     return done.returncode == 0
 
 

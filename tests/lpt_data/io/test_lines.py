@@ -54,7 +54,9 @@ def test_what_is_odd_and_right_is_read():
 keys = st.sampled_from(["a", "b", 'q"', "ä", "\\", ":"])
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.lists(st.tuples(keys, inner), max_size=3).map(lambda p: ("pairs", p)),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.lists(st.tuples(keys, inner), max_size=3).map(lambda p: ("pairs", p))
+    ),
     max_leaves=8,
 )
 
