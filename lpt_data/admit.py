@@ -269,12 +269,12 @@ def _write_and_record(
     parent = make_folder(catalog.splits_dir) if target is None else target.parent
     _sweep(parent, body["name"])
     unfinished = parent / f".tmp-admit-{body['name']}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    place: dict[str, Any] = {}
     try:
         unfinished.mkdir()
         files = folder_.write_splits(unfinished, report.survey, progress)
         side = folder_.write_side_files(unfinished, report)
         folder_.check_unchanged(read)
-        place: dict[str, Any] = {}
 
         def build(version: int) -> dict[str, Any]:
             final = target if target is not None else parent / f"{body['name']}@{version}"
@@ -298,6 +298,8 @@ def _write_and_record(
         raise cannot_write(target or parent, error) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+        if place and not _recorded(catalog, place["body"]):  # renamed, then the catalog could not be written
+            shutil.rmtree(place["folder"], ignore_errors=True)
     same = None
     if earlier is not None and _roots(earlier[1]) == _roots(place["body"]):
         same = f"{earlier[1]['name']}@{earlier[1]['version']}"
@@ -312,6 +314,10 @@ def _write_and_record(
         report.exit_code,
         same_content_as=same,
     )
+
+
+def _recorded(catalog: Catalog, body: Mapping[str, Any]) -> bool:
+    return any(True for _ in catalog.find("lpt.admission/1", name=body["name"], version=body["version"]))
 
 
 def _sweep(parent: Path, name: str) -> None:

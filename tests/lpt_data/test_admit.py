@@ -363,6 +363,21 @@ module.admit("chats", "sft", {files!r}, catalog=Catalog.open({catalog!r}), progr
 """
 
 
+@pytest.mark.parametrize("out", [None, "carry"])
+def test_a_catalog_that_cannot_be_written_leaves_no_folder_behind(catalog, files, tmp_path, monkeypatch, out):
+    def refuse(self, body):
+        raise BadInputError("the catalog cannot be written", seen="No space left on device", next="free some space")
+
+    target = tmp_path / out if out else None
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "put", refuse)
+        with pytest.raises(BadInputError, match="catalog cannot be written"):
+            admit("chats", "sft", files, catalog=catalog, out=target)
+    assert not list(catalog.splits_dir.iterdir())
+    assert not (tmp_path / "carry").exists()
+    assert admit("chats", "sft", files, catalog=catalog, out=target).version == 1
+
+
 def test_a_disk_that_is_full_leaves_nothing(catalog, files):
     script = f"""
 import resource, signal, sys
