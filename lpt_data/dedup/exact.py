@@ -39,10 +39,10 @@ def classes(
         empty[row] = not text(row).decode("utf-8", "replace").strip()
     leader = np.arange(len(sequence), dtype=np.int64)
     same_bytes = np.ones(len(sequence), bool)
-    shared = _shared(sequence, np.flatnonzero(~empty))
-    shared = shared[np.lexsort((rank(shared), sequence[shared]))]
-    cuts = np.flatnonzero(np.diff(sequence[shared])) + 1
-    for group in np.split(shared, cuts) if len(shared) else ():
+    alike = shared(sequence, np.flatnonzero(~empty))
+    alike = alike[np.lexsort((rank(alike), sequence[alike]))]
+    cuts = np.flatnonzero(np.diff(sequence[alike])) + 1
+    for group in np.split(alike, cuts) if len(alike) else ():
         _lead(group.tolist(), tokens, text, leader, same_bytes)
     return Classes(leader, same_bytes, empty)
 
@@ -62,7 +62,7 @@ def _lead(
         same_bytes[rows] = first == rows[0]
 
 
-def _shared(values: np.ndarray, among: np.ndarray) -> np.ndarray:
+def shared(values: np.ndarray, among: np.ndarray) -> np.ndarray:
     """The rows whose value some other row has too."""
     order = among[np.argsort(values[among], kind="stable")]
     same = values[order[1:]] == values[order[:-1]]

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
+import xxhash
 
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
@@ -58,7 +60,7 @@ def decide(dataset: Dataset, config: DedupConfig, progress: Progress) -> StageRe
             memory=parse_bytes(config.memory),
             progress=lambda done: progress(done, None, "rows read"),
         )
-        found, counts = find(rows, config, bands, run)
+        found, counts = find(rows, config, bands, run, _twins(dataset, rows) if config.keep != "first" else None)
     finally:
         close()
     record_ids = np.zeros((dataset.rows_in, 32), np.uint8)
@@ -66,15 +68,45 @@ def decide(dataset: Dataset, config: DedupConfig, progress: Progress) -> StageRe
     return StageResult(_decisions(rows, found), record_ids, _extra(rows, found, config, bands, scheme, counts))
 
 
-def find(rows: Rows, config: DedupConfig, bands: Bands | None, run: Run = map) -> tuple[Removals, dict[str, Any]]:
-    """Decide every row; the counts are what the comparison itself can tell."""
+def _twins(dataset: Dataset, rows: Rows) -> np.ndarray | None:
+    """A hash of the whole row as written, uint64 [n], where several rows have one record id, else 0; None without any.
+
+    Their other columns may differ, and which of them stays must not depend on the order of the files either.
+    """
+    twins = exact.shared(rows.ids.view("<u8")[:, 0], np.arange(len(rows.rows)))
+    if not len(twins):
+        return None
+    tie = np.zeros(len(rows.rows), np.uint64)
+    wanted = np.zeros(dataset.rows_in, bool)
+    wanted[rows.rows[twins]] = True
+    for batch in dataset.batches():
+        places = np.flatnonzero(wanted[batch.rows])
+        if batch.raw is not None:
+            lines = [batch.raw[i] for i in places]
+        else:
+            found = batch.records
+            chosen = found.take(places).to_pylist() if isinstance(found, pa.Table) else [found[i] for i in places]
+            lines = [orjson.dumps(record, default=str) for record in chosen]
+        positions = np.searchsorted(rows.rows, batch.rows[places])
+        tie[positions] = [xxhash.xxh3_64_intdigest(line) for line in lines]
+    return tie
+
+
+def find(
+    rows: Rows, config: DedupConfig, bands: Bands | None, run: Run = map, tie: np.ndarray | None = None
+) -> tuple[Removals, dict[str, Any]]:
+    """Decide every row; ``tie`` orders rows of one record id. The counts are what the comparison itself can tell."""
     sketch = rows.sketch
 
     def rank(positions: np.ndarray) -> np.ndarray:
-        ranks = np.empty(len(positions), np.int64)
         order = witness.total_order(
-            config.keep, sketch.chars[positions], rows.ids[positions], sketch.sequence[positions], rows.rows[positions]
+            config.keep,
+            sketch.chars[positions],
+            rows.ids[positions],
+            sketch.sequence[positions] if tie is None else tie[positions],
+            rows.rows[positions],
         )
+        ranks = np.empty(len(positions), np.int64)
         ranks[order] = np.arange(len(positions))
         return ranks
 

@@ -40,16 +40,16 @@ def check_keep(keep: str) -> None:
         raise UsageError("no such policy for the copy to keep", seen=keep, next=f"--keep {' | '.join(KEEP)}")
 
 
-def total_order(keep: str, chars: np.ndarray, ids: np.ndarray, sequence: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def total_order(keep: str, chars: np.ndarray, ids: np.ndarray, tie: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The indices 0..n-1 in the declared order, the row to keep first.
 
     ``content`` and ``longest`` are one order: most code points, then the smallest record id (uint8 [n, 32]), then, for
-    records that differ outside their identity, the hash of the tokens and at last the place in the input. ``first`` is
-    the place in the input.
+    rows that differ outside their identity, ``tie`` (a hash of the whole row), and at last the place in the input, that
+    then tells apart only rows that are the same. ``first`` is the place in the input.
     """
     if keep == "first":
         return np.argsort(rows, kind="stable")
-    return np.lexsort((rows, sequence, *_id_words(ids)[::-1], -chars.astype(np.int64)))
+    return np.lexsort((rows, tie, *_id_words(ids)[::-1], -chars.astype(np.int64)))
 
 
 def id_ranks(ids: np.ndarray) -> np.ndarray:

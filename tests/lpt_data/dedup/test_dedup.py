@@ -5,6 +5,8 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import reference
 from hypothesis import HealthCheck, given, settings
@@ -189,6 +191,23 @@ def test_the_stage_over_a_file(tmp_path: Path) -> None:
     assert len(scores) >= 3
     assert scores == sorted(scores)
     assert all(weak["text"] and weak["witness_text"] for weak in extra["weakest"])
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_the_same_rows_stay_in_any_order_whatever_their_other_columns(tmp_path: Path, suffix: str) -> None:
+    rows = [{"text": text, "id": i} for i, text in enumerate(corpus(seed=6) * 2) if text.strip()]
+    kept = []
+    for seed in range(3):
+        random.Random(seed).shuffle(rows)
+        path = tmp_path / f"in{seed}{suffix}"
+        if suffix == ".parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=50)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        result = decide(Dataset.open([str(path)]), DedupConfig(workers=1 + seed), silent)
+        gone = set(result.decisions["row"].to_pylist())
+        kept.append(sorted(row["id"] for place, row in enumerate(rows) if place not in gone))
+    assert kept[0] == kept[1] == kept[2]
 
 
 def test_memory_that_is_not_enough_is_said(tmp_path: Path) -> None:
