@@ -130,10 +130,10 @@ def admit(
         admitting=name,
     )
     body = _evidence(name, report, read, origin(catalog, [f["sha256"] for files in read.values() for f in files]))
-    earlier = next(iter(catalog.find("lpt.admission/1", name=name)), None)
+    earlier = _latest(catalog, name)
     if target is None and earlier is not None and (same := _on_record(catalog, earlier, body, report)):
         return same
-    return _write_and_record(catalog, target, body, report, read, earlier, progress)
+    return _write_and_record(catalog, target, body, report, read, progress)
 
 
 def _check_splits(splits: Mapping[str, Sequence[str]]) -> None:
@@ -263,7 +263,6 @@ def _write_and_record(
     body: dict[str, Any],
     report: AuditReport,
     read: Mapping[str, Sequence[dict[str, Any]]],
-    earlier: tuple[str, Mapping[str, Any]] | None,
     progress: Progress | None,
 ) -> Admission:
     parent = make_folder(catalog.splits_dir) if target is None else target.parent
@@ -278,6 +277,9 @@ def _write_and_record(
 
         def build(version: int) -> dict[str, Any]:
             final = target if target is not None else parent / f"{body['name']}@{version}"
+            earlier = _latest(
+                catalog, body["name"]
+            )  # again: the name is locked now, another admission may have come first
             splits = {s: {**digests, "files": files[s]} for s, digests in body["splits"].items()}
             whole = {
                 **body,
@@ -290,7 +292,7 @@ def _write_and_record(
             folder_.seal(unfinished, object_bytes(whole), [f for fs in files.values() for f in fs] + side)
             os.replace(unfinished, final)
             fsync_folder(parent)
-            place.update(folder=final, body=whole)
+            place.update(folder=final, body=whole, earlier=earlier)
             return whole
 
         manifest_id = catalog.admit_version(body["name"], build)
@@ -300,7 +302,7 @@ def _write_and_record(
         shutil.rmtree(unfinished, ignore_errors=True)
         if place and not _recorded(catalog, place["body"]):  # renamed, then the catalog could not be written
             shutil.rmtree(place["folder"], ignore_errors=True)
-    same = None
+    same, earlier = None, place["earlier"]
     if earlier is not None and _roots(earlier[1]) == _roots(place["body"]):
         same = f"{earlier[1]['name']}@{earlier[1]['version']}"
     version = int(place["body"]["version"])
@@ -314,6 +316,10 @@ def _write_and_record(
         report.exit_code,
         same_content_as=same,
     )
+
+
+def _latest(catalog: Catalog, name: str) -> tuple[str, dict[str, Any]] | None:
+    return next(catalog.find("lpt.admission/1", name=name), None)
 
 
 def _recorded(catalog: Catalog, body: Mapping[str, Any]) -> bool:
