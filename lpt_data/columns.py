@@ -21,11 +21,12 @@ from manifests.errors import BadInputError
 _MOST_KEYS = 100  # objects with more different keys than that are data, not structure
 _INT64 = 2**63
 _MIXED = "mixed"
+_TEXT = pa.string()
 _SCALARS: dict[type, pa.DataType] = {
     bool: pa.bool_(),
     int: pa.int64(),
     float: pa.float64(),
-    str: pa.string(),
+    str: _TEXT,
     bytes: pa.binary(),
     datetime.date: pa.date32(),
     datetime.time: pa.time64("us"),
@@ -57,7 +58,10 @@ def find_columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
     seen: dict[str, _Seen] = {}
     for row in rows:
         for name, value in row.items():
-            seen[name] = _join(seen.get(name), _type_of(value))
+            known = seen.get(name)
+            if type(value) is str and known is _TEXT:  # nearly every value of nearly every file
+                continue
+            seen[name] = _join(known, _type_of(value))
     types = {name: _arrow(kind) for name, kind in seen.items()}
     schema = pa.schema([pa.field(name, pa.string() if kind is None else kind) for name, kind in types.items()])
     return Columns(schema, tuple(name for name, kind in types.items() if kind is None))

@@ -8,7 +8,6 @@ have.
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from lpt_data.progress import Progress
 from lpt_data.write import write_lines, write_rows, write_tables
 from manifests.errors import BadInputError
 
-_LONG_INTEGER = re.compile(rb"[0-9]{19}")  # orjson makes a float of what does not fit 64 bits
+_ROUNDED = 2.0**63  # orjson makes a float at least this large of an integer that does not fit 64 bits
 
 
 def write_survivors(
@@ -73,10 +72,18 @@ def kept_rows(
         elif batch.raw is not None:
             raw = batch.raw
             for i in places.tolist():
-                yield parse_exact(raw[i]) if _LONG_INTEGER.search(raw[i]) else batch.records[i]
+                yield parse_exact(raw[i]) if _may_be_rounded(batch.records[i]) else batch.records[i]
         else:
             yield from (batch.records[i] for i in places.tolist())
         progress(int(batch.rows[-1]) + 1 if len(batch.rows) else 0, len(keep), label)
+
+
+def _may_be_rounded(value: Any) -> bool:
+    if type(value) is float:
+        return abs(value) >= _ROUNDED
+    if type(value) is dict:
+        return any(_may_be_rounded(item) for item in value.values() if type(item) in (float, dict, list))
+    return type(value) is list and any(_may_be_rounded(item) for item in value if type(item) in (float, dict, list))
 
 
 def _all(dataset: Dataset, file_format: str) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 MAX_LINE = 64 << 20  # bytes; a longer line is quarantined without being held
-_QUOTE, _BACKSLASH, _U = 34, 92, 117
+_QUOTE, _BACKSLASH, _U, _TWO = 34, 92, 117, 50
 
 
 class Bad(NamedTuple):
@@ -148,8 +148,11 @@ def _may_repeat_keys(lines: list[bytes], rows: list[Any], bad: list[Bad]) -> boo
     again = np.frombuffer(orjson.dumps(rows), np.uint8)
     if np.count_nonzero(raw == _QUOTE) != np.count_nonzero(again == _QUOTE):
         return True
-    escapes = (raw[:-1] == _BACKSLASH) & (raw[1:] == _U)
-    return bool(escapes.any()) and b"\\u0022" in raw.tobytes()
+    escapes = np.flatnonzero(raw == _BACKSLASH)
+    escapes = escapes[escapes < len(raw) - 5]
+    escapes = escapes[raw[escapes + 1] == _U]
+    ends_22 = (raw[escapes + 4] == _TWO) & (raw[escapes + 5] == _TWO)  # \uXX22, of which \u0022 is one
+    return bool(ends_22.any())
 
 
 def _find_repeated(lines: list[bytes], rows: list[Any], bad: list[Bad]) -> None:

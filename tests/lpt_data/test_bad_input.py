@@ -1,4 +1,4 @@
-"""Whatever a file holds: each bad row is put aside with file, line and reason, each bad file is an error in three parts."""
+"""Each bad row is put aside with file, line and reason; each bad file is an error in three parts."""
 
 import csv
 import gzip
@@ -256,10 +256,11 @@ def small_disk(tmp_path):
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path, small_disk):
+    from tests_support import keep_all
+
     from lpt_data.config import DedupConfig
     from lpt_data.stage import run_stage
     from manifests.catalog import Catalog
-    from tests_support import keep_all
 
     lines = b"".join(b'{"text": "%s"}\n' % os.urandom(500).hex().encode() for _ in range(400))
     data = Dataset.open([str(written(tmp_path / "a.jsonl", lines))])

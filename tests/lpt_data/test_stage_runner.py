@@ -1,4 +1,4 @@
-"""The laws of the runner: no row is lost, nothing is half-written, the same input gives the same bytes, a kill costs nothing."""
+"""No row is lost, nothing is half-written, the same input gives the same bytes, a kill costs nothing."""
 
 import dataclasses
 import json
