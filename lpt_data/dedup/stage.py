@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from lpt_data.dedup import exact, lsh, witness
 from lpt_data.dedup.lsh import Bands
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.rows import BESIDE_TEXT, Rows, Run, read, threads
+from lpt_data.io.readers import raw_lines
 from lpt_data.progress import Progress
 from lpt_data.stage import StageResult
 from manifests import decisions
@@ -79,17 +80,26 @@ def _twins(dataset: Dataset, rows: Rows) -> np.ndarray | None:
     tie = np.zeros(len(rows.rows), np.uint64)
     wanted = np.zeros(dataset.rows_in, bool)
     wanted[rows.rows[twins]] = True
+    for places, lines in _as_written(dataset, wanted):
+        tie[np.searchsorted(rows.rows, places)] = [xxhash.xxh3_64_intdigest(line) for line in lines]
+    return tie
+
+
+def _as_written(dataset: Dataset, wanted: np.ndarray) -> Iterator[tuple[np.ndarray, list[bytes]]]:
+    """The wanted rows with their bytes: the very lines of JSONL files, which are not parsed again, else JSON."""
+    if all(source.format == "jsonl" for source in dataset.files):
+        at = 0
+        for source in dataset.files:
+            for _, lines in raw_lines(source):
+                places = np.flatnonzero(wanted[at : at + len(lines)])
+                yield places + at, [lines[i] or b"" for i in places]
+                at += len(lines)
+        return
     for batch in dataset.batches():
         places = np.flatnonzero(wanted[batch.rows])
-        if batch.raw is not None:
-            lines = [batch.raw[i] for i in places]
-        else:
-            found = batch.records
-            chosen = found.take(places).to_pylist() if isinstance(found, pa.Table) else [found[i] for i in places]
-            lines = [orjson.dumps(record, default=str) for record in chosen]
-        positions = np.searchsorted(rows.rows, batch.rows[places])
-        tie[positions] = [xxhash.xxh3_64_intdigest(line) for line in lines]
-    return tie
+        records = batch.records
+        chosen = records.take(places).to_pylist() if isinstance(records, pa.Table) else [records[i] for i in places]
+        yield batch.rows[places], [orjson.dumps(record, default=str) for record in chosen]
 
 
 def find(
