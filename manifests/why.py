@@ -131,8 +131,9 @@ def _starts(trail: _Trail, ref: str) -> list[tuple[Mapping[str, Any], int]]:
             seen=name,
             next=f"files it knows: {', '.join(known)}" if known else "run a data command first",
         )
+    found = [f for f in found if f[2]] or found  # a path may have been read more than once, with other contents
     row = row_of_line(path, int(number)) if path.is_file() else int(number) - 1
-    if not all(same for _, _, same in found):
+    if not found[0][2]:
         trail.answer.notes.append(f"{path} is not the file that was read any more; lines may have moved")
     first = [f for f in found if not f[0].get("parents")] or found
     if row >= int(first[0][1].get("rows") or 0):

@@ -33,11 +33,16 @@ def small_disk(folder, size="256k", options=""):
 def test_a_file_appears_whole_or_not_at_all(tmp_path):
     target = tmp_path / "out.jsonl"
     write_atomic(target, b"one")
-    with pytest.raises(RuntimeError), atomic_path(target) as temporary:
-        assert temporary.parent == tmp_path
-        assert temporary.suffix == ".jsonl"
-        temporary.write_bytes(b"half")
-        raise RuntimeError
+
+    def fails() -> None:
+        with atomic_path(target) as temporary:
+            assert temporary.parent == tmp_path
+            assert temporary.suffix == ".jsonl"
+            temporary.write_bytes(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
     assert target.read_bytes() == b"one"
     assert os.listdir(tmp_path) == ["out.jsonl"]
 
@@ -50,7 +55,7 @@ def test_both_suffixes_are_kept_for_writers_that_look_at_them(tmp_path):
 
 def test_trouble_with_another_file_is_not_blamed_on_the_output(tmp_path):
     with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "out"):
-        open(tmp_path / "absent")
+        (tmp_path / "absent").read_bytes()
 
 
 @pytest.mark.parametrize("parts", [("absent", "x"), ("file", "x")])
@@ -89,9 +94,13 @@ def test_a_catalog_on_a_full_disk_keeps_what_it_reported(tmp_path):
     with small_disk(tmp_path / "disk", "1m") as disk:
         catalog = Catalog.open(disk / ".lpt")
         done = []
-        with pytest.raises(BadInputError) as caught:
+
+        def fill() -> None:
             for number in range(1000):
                 done.append(catalog.put({"type": "lpt.test/1", "number": number, "ballast": os.urandom(20_000).hex()}))
+
+        with pytest.raises(BadInputError) as caught:
+            fill()
         assert caught.value.exit_code == 5
         assert len(done) > 2
         catalog.verify_chain()
