@@ -135,6 +135,7 @@ def train(
                 run.log(done, metrics)
             if progress is not None:
                 progress(done, total, metrics)
+            last = last or bool(stop)  # asked for since the line above was drawn
             if last or (options.save_steps and done % options.save_steps == 0):
                 save_checkpoint(
                     run.checkpoints, step=done, model=model, optimizer=optimizer, provenance=run.provenance,

@@ -32,6 +32,12 @@ def renderer(tokenizer) -> Renderer:
     return Renderer(tokenizer)
 
 
+@pytest.fixture(autouse=True)
+def _own_catalog(tmp_path, monkeypatch):
+    """What a test records by default stays in its own folder."""
+    monkeypatch.setenv("LPT_CATALOG", str(tmp_path / ".lpt"))
+
+
 @pytest.fixture
 def sft_split(tmp_path) -> AdmittedSplit:
     """Sixteen conversations through the unadmitted door."""

@@ -1,0 +1,159 @@
+"""Checkpoints: there whole or not at all, no pickles, and refused when they are not what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lpt_train.adapters import adamw, attach
+from lpt_train.checkpoint import (
+    checkpoint_sha256,
+    checkpoints,
+    latest,
+    load_checkpoint,
+    read_provenance,
+    save_checkpoint,
+)
+from lpt_train.config import Lora, Optim
+from lpt_train.models import load_model
+from manifests.errors import BadInputError, LptError, RefusedError
+
+PROVENANCE = {
+    "run_id": "r", "manifest": "m", "split": "a@1:train", "content_root": "c", "tainted": False,
+    "tokenizer": {"f": "1"},
+}  # fmt: skip
+
+
+def trained(tiny, *, lora: bool):
+    """A model and an optimizer after one update."""
+    torch.manual_seed(0)
+    model = load_model(str(tiny))
+    model = attach(model, Lora(lora_r=2)) if lora else model
+    optimizer = adamw(model, Optim(weight_decay=0.1))
+    model(input_ids=torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss.backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def save(directory, model, optimizer, step=1, **named):
+    return save_checkpoint(
+        directory, step=step, model=model, optimizer=optimizer, cursor={"place": 8}, provenance=PROVENANCE,
+        config={"a": 1}, **named,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_what_is_saved_comes_back_bit_for_bit(tiny, tmp_path, lora):
+    model, optimizer = trained(tiny, lora=lora)
+    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
+    own = {"buffer": torch.tensor([1.5, -2.0])}
+    path = save(tmp_path, model, optimizer, extra={"pending": [1, 2]}, tensors=own)
+    drawn = random.random(), np.random.random(), torch.rand(3)  # noqa: NPY002
+    weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    fresh = load_model(str(tiny))
+    fresh = attach(fresh, Lora(lora_r=2)) if lora else fresh
+    again = adamw(fresh, Optim(weight_decay=0.1))
+    back = load_checkpoint(path, model=fresh, optimizer=again, provenance=PROVENANCE)
+    assert (back.step, back.cursor, back.extra) == (1, {"place": 8}, {"pending": [1, 2]})
+    assert torch.equal(back.tensors["buffer"], own["buffer"])
+    for name, parameter in fresh.named_parameters():
+        assert torch.equal(parameter, weights[name]), name
+    assert (random.random(), np.random.random()) == drawn[:2]  # noqa: NPY002
+    assert torch.equal(torch.rand(3), drawn[2])
+    before, after = optimizer.state_dict(), again.state_dict()
+    assert before["param_groups"] == after["param_groups"]
+    assert before["state"].keys() == after["state"].keys()
+    for index, values in before["state"].items():
+        for key, value in values.items():
+            assert torch.equal(value, after["state"][index][key]), (index, key)
+
+
+def test_an_adapter_checkpoint_holds_the_adapter_alone_and_nothing_is_a_pickle(tiny, tmp_path):
+    path = save(tmp_path, *trained(tiny, lora=True))
+    names = {file.name for file in path.iterdir()}
+    assert {file.suffix for file in path.iterdir()} == {".json", ".safetensors"}
+    assert "adapter_model.safetensors" in names
+    assert "model.safetensors" not in names
+    assert all("lora_" in name for name in load_file(path / "adapter_model.safetensors"))
+    assert read_provenance(path) == PROVENANCE | {"step": 1}
+
+
+def test_only_the_newest_are_kept(tiny, tmp_path):
+    model, optimizer = trained(tiny, lora=True)
+    for step in (1, 2, 3, 4):
+        save(tmp_path, model, optimizer, step=step, keep_last=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000003", "step-000004"]
+    save(tmp_path, model, optimizer, step=4, keep_last=2)  # the same step again replaces it
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000003", "step-000004"]
+
+
+def test_a_write_that_fails_leaves_the_one_before(tiny, tmp_path, monkeypatch):
+    model, optimizer = trained(tiny, lora=True)
+    first = save(tmp_path, model, optimizer, step=1)
+    digest = checkpoint_sha256(first)
+
+    def full(*_a, **_k):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("lpt_train.checkpoint.save_file", full)
+    with pytest.raises(BadInputError, match="cannot be written") as error:
+        save(tmp_path, model, optimizer, step=2)
+    assert "space" in error.value.next
+    assert latest(tmp_path) == first
+    assert checkpoint_sha256(first) == digest
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_weights_that_are_not_finite_are_never_saved(tiny, tmp_path):
+    model, optimizer = trained(tiny, lora=True)
+    first = save(tmp_path, model, optimizer, step=1)
+    with torch.no_grad():
+        next(p for p in model.parameters() if p.requires_grad)[0, 0] = float("nan")
+    with pytest.raises(LptError, match="not finite"):
+        save(tmp_path, model, optimizer, step=2)
+    assert checkpoints(tmp_path) == [first]
+
+
+def test_a_damaged_file_is_named(tiny, tmp_path):
+    model, optimizer = trained(tiny, lora=True)
+    path = save(tmp_path, model, optimizer)
+    with open(path / "optimizer.safetensors", "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    with pytest.raises(BadInputError, match="damaged") as error:
+        load_checkpoint(path, model=model, optimizer=optimizer, provenance=PROVENANCE)
+    assert "optimizer.safetensors" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change", [{"split": "b@1:train"}, {"manifest": "n"}, {"tokenizer": {"f": "2"}}, {"run_id": "s"}]
+)
+def test_a_checkpoint_of_something_else_is_refused(tiny, tmp_path, change):
+    model, optimizer = trained(tiny, lora=True)
+    path = save(tmp_path, model, optimizer)
+    with pytest.raises(RefusedError, match=f"another {next(iter(change))}"):
+        load_checkpoint(path, model=model, optimizer=optimizer, provenance=PROVENANCE | change)
+
+
+def test_other_adapter_options_are_refused(tiny, tmp_path):
+    path = save(tmp_path, *trained(tiny, lora=True))
+    other = attach(load_model(str(tiny)), Lora(lora_r=2, lora_target_modules="q_proj"))
+    with pytest.raises(RefusedError, match="other tensors"):
+        load_checkpoint(path, model=other, optimizer=None, provenance=PROVENANCE)
+
+
+def test_a_folder_without_its_last_file_is_no_checkpoint(tiny, tmp_path):
+    model, optimizer = trained(tiny, lora=True)
+    first, second = save(tmp_path, model, optimizer, step=1), save(tmp_path, model, optimizer, step=2)
+    (second / "state.json").unlink()
+    assert latest(tmp_path) == first
+    assert json.loads((first / "state.json").read_text())["type"] == "lpt.checkpoint-state/1"

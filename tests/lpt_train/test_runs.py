@@ -1,0 +1,165 @@
+"""A run's folder and record, with a catalog that works, one that is busy and one that is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lpt_train.config import SFTConfig, from_mapping
+from lpt_train.proof import Proof
+from lpt_train.runs import Run, StopRequest, check_resume
+from manifests.catalog import Catalog
+from manifests.errors import BusyError, LptError, RefusedError, UsageError
+
+TOKENIZER = {"fingerprint": "f", "template_sha256": "t"}
+EFFECTIVE = {"verdict": "effective"}
+
+
+def create(out, split, tiny, catalog=None, **named) -> Run:
+    model = {"name": str(tiny), "digest": "d"}
+    return Run.create(
+        out, "sft", named.pop("config", SFTConfig()), split, model, tokenizer=TOKENIZER, catalog=catalog, **named
+    )
+
+
+def test_the_folder_says_running_from_the_start_and_done_at_the_end(tmp_path, sft_split, tiny):
+    catalog = Catalog.open(tmp_path / ".lpt")
+    run = create(tmp_path / "run", sft_split, tiny, catalog)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "running"
+    run.log(1, {"loss": 3.0})
+    run.log(2, {"loss": 2.0, "extra": 1.0})
+    result = run.finish("done", steps=2, proof=EFFECTIVE)
+    assert result.body["metrics"] == {"loss": [3.0, 2.0], "extra": [1.0, 1.0]}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "done"
+    assert catalog.get(result.object_id)["run_id"] == result.run_id
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0, "extra": 1.0}]
+    wanted = {
+        "type", "run_id", "algorithm", "config", "manifest", "split", "verified", "tainted", "verdict", "model",
+        "tokenizer", "tokenized_id", "steps", "metrics", "tokens_per_second", "peak_memory_bytes", "checkpoint",
+        "proof", "failures", "status", "env", "seed", "created", "seconds", "metrics_path", "parents",
+    }  # fmt: skip
+    assert wanted <= set(result.to_json())
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path, sft_split, tiny):
+    create(tmp_path / "run", sft_split, tiny, Catalog.open(tmp_path / ".lpt")).finish("done", steps=0)
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(UsageError, match="holds a run already"):
+        create(tmp_path / "run", sft_split, tiny)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    with pytest.raises(UsageError, match="no run to resume"):
+        create(tmp_path / "other", sft_split, tiny, resume=True)
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path, sft_split, tiny):
+    running = create(tmp_path / "run", sft_split, tiny)
+    with pytest.raises(BusyError):
+        create(tmp_path / "run", sft_split, tiny, resume=True)
+    assert running.body["status"] == "running"
+
+
+def test_a_broken_catalog_does_not_fail_the_run(tmp_path, sft_split, tiny):
+    catalog = Catalog.open(tmp_path / ".lpt")
+    run = create(tmp_path / "run", sft_split, tiny, catalog)
+    (tmp_path / ".lpt" / "events.jsonl").mkdir()
+    result = run.finish("done", steps=0, proof=EFFECTIVE)
+    assert result.status == "done"
+    assert result.object_id is None
+    assert "could not record the run" in result.notes[0]
+    assert json.loads((tmp_path / "run" / "unrecorded" / "run.json").read_text())["run_id"] == result.run_id
+
+
+def test_a_busy_index_loses_nothing(tmp_path, sft_split, tiny):
+    catalog = Catalog.open(tmp_path / ".lpt")
+    assert catalog.sync()
+    run = create(tmp_path / "run", sft_split, tiny, catalog)
+    code = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(catalog.index_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        result = run.finish("done", steps=0, proof=EFFECTIVE)
+        holder.stdin.close()
+    assert result.status == "done"
+    assert "busy" in " ".join(result.notes)
+    assert [body["run_id"] for _, body in catalog.find("lpt.run/1")] == [result.run_id]
+    assert catalog.sync()
+
+
+def test_a_run_without_an_update_says_so_in_its_verdict(tmp_path, sft_split, tiny):
+    model = torch.nn.Linear(1, 1)
+    proof = Proof(model)
+    proof.observe(0.0)
+    result = create(tmp_path / "run", sft_split, tiny).finish("done", steps=1, proof=proof.finish())
+    assert result.body["verdict"] == "no_effective_update"
+
+
+def test_values_that_are_not_finite_are_written_as_text(tmp_path, sft_split, tiny):
+    run = create(tmp_path / "run", sft_split, tiny)
+    run.log(1, {"loss": float("nan")})
+    assert json.loads(run.metrics_path.read_text()) == {"step": 1, "loss": "nan"}
+    with pytest.raises(LptError, match="grad_norm of step 2 is not finite"):
+        run.require_finite(2, loss=1.0, grad_norm=float("inf"))
+
+
+def test_resuming_forgets_what_came_after_the_checkpoint(tmp_path, sft_split, tiny):
+    run = create(tmp_path / "run", sft_split, tiny)
+    for step in (1, 2, 3):
+        run.log(step, {"loss": float(step)})
+    with open(run.metrics_path, "a") as file:
+        file.write('{"step": 4, "lo')  # a kill in the middle of a line
+    run.resumed_at(2)
+    assert [json.loads(line)["step"] for line in run.metrics_path.read_text().splitlines()] == [1, 2]
+    assert run.body["metrics"] == {"loss": [1.0, 2.0]}
+
+
+def test_a_resume_may_change_what_is_watched_and_nothing_else(tmp_path, sft_split, tiny):
+    body = create(tmp_path / "run", sft_split, tiny).body
+    longer = from_mapping(SFTConfig, {"max_steps": 99, "save_steps": 3})
+    check_resume(body, body | {"config": {**body["config"], "run": longer.run.__dict__}})
+    for change in ({"learning_rate": 1}, {"max_length": 7}, {"seed": 1}, {"lora_r": 3}, {"packing": True}):
+        changed = create(
+            tmp_path / f"run-{next(iter(change))}", sft_split, tiny, config=from_mapping(SFTConfig, change)
+        )
+        with pytest.raises(RefusedError, match=f"another {next(iter(change))}"):
+            check_resume(body, changed.body)
+    with pytest.raises(RefusedError, match="another split"):
+        check_resume(body, body | {"split": "other@1:train"})
+
+
+def test_an_exception_is_recorded_and_passed_on(tmp_path, sft_split, tiny):
+    catalog = Catalog.open(tmp_path / ".lpt")
+    run = create(tmp_path / "run", sft_split, tiny, catalog)
+    proof = Proof(torch.nn.Linear(1, 1))
+    with pytest.raises(RuntimeError, match="boom"), run.guarded(proof):
+        raise RuntimeError("boom")
+    (_, body), *_ = catalog.find("lpt.run/1")
+    assert (body["status"], body["failures"]) == ("failed", ["RuntimeError: boom"])
+
+
+def test_running_out_of_gpu_memory_says_what_to_change(tmp_path, sft_split, tiny):
+    run = create(tmp_path / "run", sft_split, tiny)
+    with pytest.raises(LptError, match="not enough memory") as error, run.guarded(Proof(torch.nn.Linear(1, 1))):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    assert "gradient_accumulation_steps" in error.value.next
+
+
+def test_a_signal_asks_and_the_handlers_come_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopRequest() as stop:
+        assert not stop
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop
+        assert stop.signal == "SIGTERM"
+    assert signal.getsignal(signal.SIGTERM) is before
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
