@@ -37,6 +37,7 @@ MAX_INTEGER = 2**53 - 1  # the largest integer that every JSON reader keeps exac
 MAX_DEPTH = 100
 
 _MESSAGE = ("role", "content", "name", "tool_call_id", "tool_calls")
+_PLAIN = frozenset(_MESSAGE) - {"tool_calls"}
 _CALL = ("id", "type", "function")
 _FUNCTION = ("name", "arguments")
 
@@ -143,7 +144,19 @@ def _boolean(value: Any, path: str) -> bool:
 
 
 def _messages(value: Any, path: str) -> list[dict[str, Any]]:
+    if type(value) is list and all(map(_is_plain, value)):
+        return value  # nearly every row: nothing to drop, nothing to check further
     return [_message(item, f"{path}[{i}]") for i, item in enumerate(_list(value, path))]
+
+
+def _is_plain(message: Any) -> bool:
+    """Whether a message is already in canonical form: strings alone under known names, no tool calls."""
+    return (
+        type(message) is dict
+        and "role" in message
+        and message.keys() <= _PLAIN
+        and all(type(item) is str for item in message.values())
+    )
 
 
 def _message(value: Any, path: str) -> dict[str, Any]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import orjson
+
+from manifests.canon import FIELDS, record_id
 from manifests.digests import bytes_sha256
-from manifests.errors import BadInputError
+from manifests.errors import BadInputError, RecordError
 
 _TEXT = (".jsonl", ".ndjson", ".json", ".txt")
 
@@ -65,6 +69,26 @@ def place_of_row(body: Mapping[str, Any], row: int) -> tuple[str, int] | None:
     inputs = [i for i in body.get("inputs") or [] if isinstance(i, dict) and type(i.get("first_row")) is int]
     before = [i for i in inputs if i["first_row"] <= row < i["first_row"] + int(i.get("rows") or 0)]
     return (str(before[-1]["path"]), row - before[-1]["first_row"]) if before else None
+
+
+def canonical_id(body: Mapping[str, Any], path: str, row: int) -> str | None:
+    """Return the record id of a row of a JSONL file whose rows are canonical already; None for any other.
+
+    The file must have the bytes that the stage read. Other layouts are mapped by who reads them, not here.
+    """
+    place = Path(path)
+    read = {str(i.get("path")): i.get("sha256") for i in body.get("inputs") or [] if isinstance(i, dict)}
+    kind = str(body.get("kind"))
+    if kind not in FIELDS or ".jsonl" not in place.suffixes or not place.is_file():
+        return None
+    if bytes_sha256(place) != read.get(path):
+        return None
+    with _opened(place) as file:
+        line = next(itertools.islice((text for text in file if text.strip()), row, None), b"")
+    try:
+        return record_id(kind, orjson.loads(line)).hex()
+    except (orjson.JSONDecodeError, RecordError, AttributeError):
+        return None
 
 
 def _opened(path: Path) -> IO[bytes]:

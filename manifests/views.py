@@ -32,7 +32,7 @@ def _typed(kind: str, path: str, name: str | None = None, source: str = "body") 
 
 
 def _created() -> str:
-    return "TRY_CAST(rtrim(body->>'$.created', 'Z') AS TIMESTAMP) AS created"
+    return "TRY_CAST(body->>'$.created' AS TIMESTAMPTZ) AT TIME ZONE 'UTC' AS created"
 
 
 def _select(columns: list[str], source: str) -> str:

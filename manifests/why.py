@@ -10,7 +10,7 @@ and the record id is looked for in the admitted splits instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +23,9 @@ from manifests import decisions
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError, UsageError
 from manifests.loaded import TYPE, load_manifest
-from manifests.places import inputs_of, place_of_row, row_of_line
+from manifests.places import canonical_id, inputs_of, place_of_row, row_of_line
 
+Identify = Callable[[Mapping[str, Any], str, int], str | None]  # body of the stage, path, 0-based row of that file
 Fate = Literal["kept", "removed", "quarantined", "unknown"]
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _STAGE_ROW = re.compile(r"(?P<stage>[A-Za-z0-9._-]+):(?P<row>[0-9]+)")
@@ -95,13 +96,16 @@ _SAID = {
 }
 
 
-def why(catalog: Catalog, ref: str) -> WhyAnswer:
+def why(catalog: Catalog, ref: str, *, identify: Identify | None = None) -> WhyAnswer:
     """Answer for a record id (a prefix of at least 8 digits), STAGE:ROW or FILE:LINE.
+
+    `identify` maps a row of an input file to its record id where the layout is not the canonical one; it is asked for
+    kept rows alone, whose id no decision holds.
 
     Raises BadInputError when the stage, the row, the file or the line is not known to the catalog, or a prefix fits
     several records; a record that no stage ever decided about is answered as `unknown`, with what that means.
     """
-    trail = _Trail(catalog, WhyAnswer(ref))
+    trail = _Trail(catalog, WhyAnswer(ref), identify)
     if _ID.fullmatch(ref):
         trail.from_id(ref)
     else:
@@ -146,8 +150,9 @@ def _starts(trail: _Trail, ref: str) -> list[tuple[Mapping[str, Any], int]]:
 class _Trail:
     """The search: stages by what they read, decisions as they are needed, and the answer as it grows."""
 
-    def __init__(self, catalog: Catalog, answer: WhyAnswer) -> None:
+    def __init__(self, catalog: Catalog, answer: WhyAnswer, identify: Identify | None) -> None:
         self.catalog = catalog
+        self.identify = identify or canonical_id
         self.answer = answer
         newest: dict[str, Mapping[str, Any]] = {}
         for _, body in catalog.find("lpt.stage/1"):
@@ -252,6 +257,12 @@ class _Trail:
         if _scattered(body, outputs):
             names = ", ".join(str(o.get("path")) for o in outputs)
             self.answer.notes.append(f"{body.get('stage')} {body.get('stage_id')} wrote row {row} to one of: {names}")
+            place = place_of_row(body, row)
+            found = self.identify(body, *place) if place else None
+            if found and not witness:
+                self._ids.setdefault(found)
+            elif found:
+                self.answer.survivor = found
             return
         for output in outputs:
             if position < int(output.get("rows") or 0):

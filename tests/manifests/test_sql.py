@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import duckdb
@@ -36,7 +37,7 @@ def record(catalog: Catalog, stage_id: str, rows: int) -> None:
             "type": "lpt.stage/1",
             "stage_id": stage_id,
             "stage": "dedup",
-            "created": "2026-11-29T10:00:00Z",
+            "created": f"2026-11-29T1{rows}:00:00+02:00",
             "rows_in": 10,
             "rows_out": 10 - rows,
             "removed": {"near_duplicate": rows - 1, "empty_text": 1},
@@ -46,9 +47,9 @@ def record(catalog: Catalog, stage_id: str, rows: int) -> None:
     )
 
 
-@pytest.fixture
-def catalog(tmp_path):
-    catalog = Catalog.open(tmp_path / ".lpt")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    catalog = Catalog.open(tmp_path_factory.mktemp("made") / ".lpt")
     record(catalog, "aaaa1111", 3)
     record(catalog, "bbbb2222", 2)
     check = {"id": "trunc.rate", "status": "warn", "value": 0.03, "op": "<=", "threshold": 0.01, "n": 7, "next": "lpt"}
@@ -80,7 +81,13 @@ def catalog(tmp_path):
             "checkpoint": {"path": "runs/r1/last", "sha256": "ee"},
         }
     )
-    return catalog
+    return catalog.directory
+
+
+@pytest.fixture
+def catalog(made, tmp_path):
+    shutil.copytree(made, tmp_path / ".lpt")
+    return Catalog.open(tmp_path / ".lpt")
 
 
 def test_the_views_say_what_was_recorded(catalog):
@@ -88,6 +95,7 @@ def test_the_views_say_what_was_recorded(catalog):
         return query(catalog, sql).rows
 
     assert ask("SELECT stage_id, removed, rows_out FROM v_stage ORDER BY 1") == [("aaaa1111", 3, 7), ("bbbb2222", 2, 8)]
+    assert ask("SELECT DISTINCT created FROM v_stage WHERE removed = 3") == [(datetime(2026, 11, 29, 11),)]
     assert ask("SELECT name, version, verdict, rows, policy FROM v_manifest") == [("web", 1, "tune", 8, "text")]
     assert ask("SELECT split, rows, files, keys FROM v_split ORDER BY rows") == [
         ('odd "name"', 1, 0, 6),

@@ -247,11 +247,16 @@ def test_rows_scattered_by_a_split_are_found_by_their_id(history):
             "stage": "split",
             "inputs": [given],
             "rows_in": 2,
+            "kind": "text",
             "outputs": outputs,
         }
     )
+    admit(history.catalog, "tu", {"train": ["u1"], "test": ["t1"]})
     answer = why(history.catalog, f"{source}:1")
     assert any("one of" in note and "test.jsonl" in note for note in answer.notes)
+    assert (answer.record_id, answer.survivor, answer.fate) == (ident("t1"), ident("t1"), "kept")
+    assert said(answer)[-1] == ("tu@1:test", 0, "admitted", "", False)
+    assert why(history.catalog, f"{source}:1", identify=lambda body, path, row: None).record_id == ""
 
 
 # -- lines
