@@ -39,7 +39,9 @@ def open_bytes(path: Path, compression: str) -> Iterator[IO[bytes]]:
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as packed:
                 yield packed  # type: ignore[misc]
         elif compression == "zst":
-            with zstandard.ZstdCompressor(level=_ZSTD_LEVEL).stream_writer(file, closefd=False) as packed:
+            with zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).stream_writer(
+                file, closefd=False
+            ) as packed:
                 yield packed
         else:
             yield file
