@@ -48,7 +48,7 @@ WHOLE = (
 UNSPACED = LIGHT + WHOLE
 WEIGHT = 4  # light tokens to a whole one
 
-_CODE_POINTS = 0x110000
+_CODE_POINTS = 0x40000  # the planes that hold letters and digits; a test looks at the others
 _CODE = np.uint32(0x1FFFFF)  # the lower-case code point, 0 for a character that is no part of a word
 _ALONE = np.uint32(1 << 31)  # a token of its own
 _ENDS = np.uint32(1 << 30)  # a word ends after it: only U+0130, whose lower case is "i" and a combining dot
@@ -65,7 +65,7 @@ _U0, _U1, _U8, _U32, _U33 = (np.uint64(n) for n in (0, 1, 8, 32, 33))
 
 @dataclass(frozen=True)
 class Tables:
-    """Lookup tables of the kernels: uint8 [256] for ASCII bytes and uint32 [0x110000] for code points."""
+    """Lookup tables of the kernels: uint8 [256] for ASCII bytes and uint32 [0x40000] for code points."""
 
     ascii: np.ndarray
     unicode: np.ndarray
@@ -73,7 +73,7 @@ class Tables:
 
 @cache
 def tables() -> Tables:
-    """Read ``\\w`` and ``lower()`` off the running Python, for every code point."""
+    """Read ``\\w`` and ``lower()`` off the running Python, for every code point that may be part of a word."""
     everything = "".join(map(chr, range(_CODE_POINTS)))
     # U+0130 becomes two characters and a lone sigma is never final: both are put right below.
     lowered = everything.replace("\u0130", "i").lower()
@@ -159,7 +159,7 @@ def _decode(data: np.ndarray, i: int, end: int) -> tuple[np.uint32, int]:
     code = np.uint32(lead & (0x3F >> extra))
     for k in range(1, extra + 1):
         code = (code << np.uint32(6)) | np.uint32(data[i + k] & 0x3F)
-    if code >= _CODE_POINTS:
+    if code > 0x10FFFF:
         return np.uint32(0xFFFD), i + 1
     return code, i + extra + 1
 
@@ -193,7 +193,7 @@ def unicode_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, ou
     while i < end:
         code, i = _decode(data, i, end)
         chars += 1
-        entry = table[code]
+        entry = table[code] if code < len(table) else np.uint32(0)
         if entry & _SIGMA:
             return NEEDS_LOWER, chars
         ends = entry == 0 or (entry & _ALONE) != 0
