@@ -48,20 +48,20 @@ def row_of_line(path: Path, line: int) -> int:
     raise _past_end(path, line)
 
 
-def inputs_of(body: Mapping[str, Any], path: Path) -> list[tuple[Mapping[str, Any], bool]]:
-    """Return the inputs of a stage that `path` names, each with whether its bytes are still those that were read.
+def files_named(entries: Any, path: Path) -> list[tuple[Mapping[str, Any], bool]]:
+    """Return the recorded files that `path` names, each with whether its bytes are still those that were recorded.
 
     A path is matched as it was written, then resolved, then by its contents, so that a moved file is still found.
     """
-    inputs = [i for i in body.get("inputs") or [] if isinstance(i, dict)]
-    named = [i for i in inputs if i.get("path") == str(path)]
-    named = named or [i for i in inputs if Path(str(i.get("path"))).resolve() == path.resolve()]
+    files = [f for f in entries or [] if isinstance(f, dict)]
+    named = [f for f in files if f.get("path") == str(path)]
+    named = named or [f for f in files if Path(str(f.get("path"))).resolve() == path.resolve()]
     if not path.is_file():
-        return [(i, False) for i in named]
+        return [(f, False) for f in named]
     if not named:
-        named = [i for i in inputs if i.get("bytes") == path.stat().st_size]
-        return [(i, True) for i in named if i.get("sha256") == bytes_sha256(path)]
-    return [(i, i.get("sha256") == bytes_sha256(path)) for i in named]
+        named = [f for f in files if f.get("bytes") == path.stat().st_size]
+        return [(f, True) for f in named if f.get("sha256") == bytes_sha256(path)]
+    return [(f, f.get("sha256") == bytes_sha256(path)) for f in named]
 
 
 def place_of_row(body: Mapping[str, Any], row: int) -> tuple[str, int] | None:

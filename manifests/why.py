@@ -10,90 +10,26 @@ and the record id is looked for in the admitted splits instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from manifests import decisions
+from manifests.answer import Step, WhyAnswer
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError, UsageError
 from manifests.loaded import TYPE, load_manifest
-from manifests.places import canonical_id, inputs_of, place_of_row, row_of_line
+from manifests.places import canonical_id, files_named, place_of_row, row_of_line
 
 Identify = Callable[[Mapping[str, Any], str, int], str | None]  # body of the stage, path, 0-based row of that file
-Fate = Literal["kept", "removed", "quarantined", "unknown"]
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _STAGE_ROW = re.compile(r"(?P<stage>[A-Za-z0-9._-]+):(?P<row>[0-9]+)")
 _MOST = 50  # occurrences of one record that are followed
 _MOST_STEPS = 200
-
-
-@dataclass(frozen=True)
-class Step:
-    """One thing that happened to a row, or to the kept row that it repeats (`witness` is True)."""
-
-    stage: str
-    stage_id: str
-    row: int
-    what: Literal["removed", "rewritten", "quarantined", "kept", "admitted"]
-    record_id: str = ""
-    reason: str = ""
-    score: float | None = None
-    witness_row: int | None = None
-    witness_id: str = ""
-    detail: str = ""
-    file: str = ""
-    file_row: int | None = None
-    witness: bool = False
-
-    def __str__(self) -> str:
-        who = "the row it repeats, " if self.witness else ""
-        at = f" ({self.file}, row {self.file_row + 1})" if self.file and self.file_row is not None else ""
-        if self.what == "admitted":
-            return f"{who}in {self.stage}, row {self.row}: admitted"
-        said = f"{self.what}: {self.reason}" if self.reason else self.what
-        said += f", score {self.score:.4g}" if self.score is not None else ""
-        if self.witness_row is not None:
-            said += f", repeats row {self.witness_row} {self.witness_id[:16]}".rstrip()
-        said += f" ({self.detail})" if self.detail else ""
-        return f"{who}{self.stage} {self.stage_id} row {self.row}{at}: {said}"
-
-
-@dataclass
-class WhyAnswer:
-    """What became of a row. `survivor` is the record id of the row that stands for it at the end, "" when unknown."""
-
-    ref: str
-    record_id: str = ""
-    fate: Fate = "unknown"
-    steps: list[Step] = field(default_factory=list)
-    survivor: str = ""
-    notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the answer as one JSON object."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        head = f"{self.record_id[:16] or self.ref}: {_SAID[self.fate]}"
-        if self.survivor and self.survivor != self.record_id:
-            head += f"; {self.survivor[:16]} stands for it"
-        elif self.survivor and self.fate == "removed":
-            head += "; an equal row stands for it"
-        return "\n".join([head, *(f"  {step}" for step in self.steps), *(f"  note: {note}" for note in self.notes)])
-
-
-_SAID = {
-    "kept": "kept everywhere",
-    "removed": "removed",
-    "quarantined": "quarantined: it could not be read",
-    "unknown": "not found in any decision or admitted split",
-}
 
 
 def why(catalog: Catalog, ref: str, *, identify: Identify | None = None) -> WhyAnswer:
@@ -109,12 +45,12 @@ def why(catalog: Catalog, ref: str, *, identify: Identify | None = None) -> WhyA
     if _ID.fullmatch(ref):
         trail.from_id(ref)
     else:
-        for body, row in _starts(trail, ref):
-            trail.follow(body, row, witness=False)
+        _start(trail, ref)
     return trail.finish()
 
 
-def _starts(trail: _Trail, ref: str) -> list[tuple[Mapping[str, Any], int]]:
+def _start(trail: _Trail, ref: str) -> None:
+    """Begin at STAGE:ROW, or at FILE:LINE where FILE was read by a stage, written by one, or admitted as it was."""
     name, colon, number = ref.rpartition(":")
     if not colon or not number.isdigit():
         raise UsageError(
@@ -125,26 +61,73 @@ def _starts(trail: _Trail, ref: str) -> list[tuple[Mapping[str, Any], int]]:
     if _STAGE_ROW.fullmatch(ref) and (body := trail.stage(name)) is not None:
         if int(number) >= int(body.get("rows_in") or 0):
             raise BadInputError("the stage has no such row", seen=ref, next=f"rows 0 to {int(body['rows_in']) - 1}")
-        return [(body, int(number))]
-    path = Path(name)
-    found = [(body, source, same) for body in trail.stages for source, same in inputs_of(body, path)]
-    if not found:
+        trail.follow(body, int(number), witness=False)
+        return
+    path, line = Path(name), int(number)
+    if not (_as_input(trail, path, line) or _as_output(trail, path, line) or _as_source(trail, path, line)):
         known = sorted({str(i["path"]) for body in trail.stages for i in body.get("inputs") or []})[:5]
         raise BadInputError(
-            "no stage of this catalog has that id, or has read that file",
+            "no stage of this catalog has that id, or has read or written that file",
             seen=name,
             next=f"files it knows: {', '.join(known)}" if known else "run a data command first",
         )
+
+
+def _as_input(trail: _Trail, path: Path, line: int) -> bool:
+    found = [(body, file, same) for body in trail.stages for file, same in files_named(body.get("inputs"), path)]
     found = [f for f in found if f[2]] or found  # a path may have been read more than once, with other contents
-    row = row_of_line(path, int(number)) if path.is_file() else int(number) - 1
+    found = [f for f in found if not f[0].get("parents")] or found
+    row = _row(trail, path, line, found) if found else 0
+    for body, file, _ in found:
+        trail.follow(body, int(file.get("first_row") or 0) + row, witness=False)
+    return bool(found)
+
+
+def _as_output(trail: _Trail, path: Path, line: int) -> bool:
+    found = [(body, file, same) for body in trail.stages for file, same in files_named(body.get("outputs"), path)]
+    found = [f for f in found if f[2]] or found
+    if not found:
+        return False
+    body, file, _ = found[-1]
+    row = _row(trail, path, line, found[-1:])
+    if _scattered(body):
+        trail.answer.notes.append(f"{path} was written by {body.get('stage')} {body.get('stage_id')}, which mixes rows")
+        trail.readers(str(file.get("sha256")), row, witness=False)
+        return True
+    for earlier in body["outputs"]:
+        if earlier is file:
+            break
+        row += int(earlier.get("rows") or 0)
+    gone = trail.table(body)
+    rows = gone.filter(pc.not_equal(gone["action"], "rewrite"))["row"]
+    for removed in sorted(set(rows.to_pylist())):
+        row += removed <= row
+    trail.follow(body, row, witness=False)
+    return True
+
+
+def _as_source(trail: _Trail, path: Path, line: int) -> bool:
+    found = [(body, file, same) for _, body in trail.manifests for file, same in files_named(body.get("sources"), path)]
+    found = [f for f in found if f[2]] or found
+    row = _row(trail, path, line, found) if found else 0
+    for digest in dict.fromkeys(str(file.get("sha256")) for _, file, _ in found):
+        trail.readers(digest, row, witness=False)
+    return bool(found)
+
+
+def _row(
+    trail: _Trail, path: Path, line: int, found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any], bool]]
+) -> int:
+    """Return the 0-based row of the file that a line is, with a note when the file is not the one on record."""
+    row = row_of_line(path, line) if path.is_file() else line - 1
     if not found[0][2]:
-        trail.answer.notes.append(f"{path} is not the file that was read any more; lines may have moved")
-    first = [f for f in found if not f[0].get("parents")] or found
-    if row >= int(first[0][1].get("rows") or 0):
+        trail.answer.notes.append(f"{path} is not the file that is on record any more; lines may have moved")
+    rows = int(found[0][1].get("rows") or 0)
+    if row >= rows or row < 0:
         raise BadInputError(
-            "the file had no such row when it was read", seen=ref, next=f"it had {first[0][1].get('rows')}"
+            "the file had no such row when it was recorded", seen=f"{path}:{line}", next=f"it had {rows}"
         )
-    return [(body, int(source.get("first_row") or 0) + row) for body, source, _ in first]
+    return row
 
 
 class _Trail:
@@ -254,8 +237,8 @@ class _Trail:
         gone = table.filter(pc.and_(pc.not_equal(table["action"], "rewrite"), pc.less(table["row"], row)))
         position = row - pc.count_distinct(gone["row"]).as_py()
         outputs = [o for o in body.get("outputs") or [] if isinstance(o, dict)]
-        if _scattered(body, outputs):
-            names = ", ".join(str(o.get("path")) for o in outputs)
+        if _scattered(body):
+            names = ", ".join(str(o.get("path")) for o in outputs if o.get("rows"))
             self.answer.notes.append(f"{body.get('stage')} {body.get('stage_id')} wrote row {row} to one of: {names}")
             place = place_of_row(body, row)
             found = self.identify(body, *place) if place else None
@@ -266,11 +249,12 @@ class _Trail:
             return
         for output in outputs:
             if position < int(output.get("rows") or 0):
-                self._readers(str(output.get("sha256")), position, witness)
+                self.readers(str(output.get("sha256")), position, witness)
                 return
             position -= int(output.get("rows") or 0)
 
-    def _readers(self, sha256: str, position: int, witness: bool) -> None:
+    def readers(self, sha256: str, position: int, witness: bool) -> None:
+        """Go on in every stage and manifest that read a file of these bytes."""
         for later in self.stages:
             for source in later.get("inputs") or []:
                 if source.get("sha256") == sha256:
@@ -340,9 +324,9 @@ class _Trail:
         return answer
 
 
-def _scattered(body: Mapping[str, Any], outputs: list[dict[str, Any]]) -> bool:
+def _scattered(body: Mapping[str, Any]) -> bool:
     """Whether the rows of a stage went to several outputs by their content and not one output after the other."""
-    return len(outputs) > 1 and body.get("stage") == "split"
+    return body.get("stage") == "split" and sum(bool(o.get("rows")) for o in body.get("outputs") or []) > 1
 
 
 def _sources_before(body: Mapping[str, Any], sha256: str) -> Iterator[tuple[str, str, int]]:

@@ -184,12 +184,33 @@ def test_rows_of_several_files_are_numbered_through(history):
     assert (answer.fate, answer.steps[0].row, answer.steps[0].file_row) == ("removed", 3, 1)
 
 
+def test_lines_of_files_that_stages_wrote_and_of_files_admitted_as_they_were(history):
+    answer = why(history.catalog, f"{history.folder / 'dedd0000.jsonl'}:3")  # an output that another stage read
+    assert said(answer)[0] == ("dedup", 2, "kept", "", False)
+    answer = why(history.catalog, f"{history.final}:2")  # an output that no stage read: row 2 of its input, row 1 left
+    assert said(answer)[:2] == [("dedup", 2, "kept", "", False), ("web@1:train", 1, "admitted", "", False)]
+    assert answer.survivor == ident("gamma three")
+    source = history.folder / "straight.jsonl"
+    history.write(source, ["s0", "s1"])
+    entry = {
+        "path": str(source),
+        "bytes": source.stat().st_size,
+        "sha256": bytes_sha256(source),
+        "rows": 2,
+        "split": "test",
+    }
+    admit(history.catalog, "straight", {"train": ["z"], "test": ["s0", "s1"]}, sources=[entry])
+    answer = why(history.catalog, f"{source}:2")
+    assert said(answer) == [("straight@1:test", 1, "admitted", "", False)]
+    assert (answer.fate, answer.record_id) == ("kept", ident("s1"))
+
+
 def test_a_moved_file_is_known_by_its_contents_and_a_changed_one_is_said(history):
     moved = history.folder / "moved.jsonl"
     shutil.move(history.raw, moved)
     assert why(history.catalog, f"{moved}:9").record_id == ident("beta 2")
     history.write(history.raw, ["other"] * 9)
-    assert any("not the file" in note for note in why(history.catalog, f"{history.raw}:2").notes)
+    assert any("is not the file" in note for note in why(history.catalog, f"{history.raw}:2").notes)
     history.raw.unlink()
     assert why(history.catalog, f"{history.raw}:1").steps
 
