@@ -89,9 +89,8 @@ class Sketch:
     keys: np.ndarray  # uint64 [n, bands]; without meaning where there are no shingles
 
 
-def sketch(texts: pa.Array, scheme: Scheme, bands: Bands | None) -> Sketch:
-    """Tokenise, shingle and sign the rows of a large_string array in one pass; ``bands=None`` skips the signing."""
-    offsets, data = buffers(texts)
+def sketch(offsets: np.ndarray, data: np.ndarray, scheme: Scheme, bands: Bands | None) -> Sketch:
+    """Tokenise, shingle and sign a batch of texts (Arrow buffers) in one pass; ``bands=None`` skips the signing."""
     table = tables()
     a, b = scheme.permutations() if bands else (np.zeros(0, np.uint64),) * 2
     cut = (bands.bands, bands.rows) if bands else (0, 0)
@@ -100,10 +99,11 @@ def sketch(texts: pa.Array, scheme: Scheme, bands: Bands | None) -> Sketch:
     )
     again = np.flatnonzero(tokens == NEEDS_LOWER)
     if len(again):  # a capital sigma: Python lower-cases these rows
-        lowered = sketch(pa.array([texts[int(i)].as_py().lower() for i in again], pa.large_string()), scheme, bands)
+        texts = [data[offsets[i] : offsets[i + 1]].tobytes().decode("utf-8", "replace") for i in again]
+        lowered = sketch(*buffers(pa.array([text.lower() for text in texts], pa.large_string())), scheme, bands)
         sequence[again], tokens[again] = lowered.sequence, lowered.tokens
         shingles[again], keys[again] = lowered.shingles, lowered.keys
-        chars[again] = [len(texts[int(i)].as_py()) for i in again]
+        chars[again] = list(map(len, texts))
     return Sketch(sequence, tokens, shingles, chars, keys)
 
 

@@ -64,7 +64,7 @@ class Signatures:
 def signatures(sets: ShingleSets, scheme: Scheme) -> Signatures:
     """Sign each set. 8 bytes for each row and permutation."""
     a, b = scheme.permutations()
-    return Signatures(scheme, _sign_all(sets.starts, sets.values, a, b))
+    return Signatures(scheme, _sign_all(sets.starts, sets.ends, sets.values, a, b))
 
 
 @cache
@@ -96,11 +96,11 @@ def mix(values: np.ndarray, count: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _sign_all(starts: np.ndarray, values: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    rows = len(starts) - 1
+def _sign_all(starts: np.ndarray, ends: np.ndarray, values: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    rows = len(starts)
     out = np.empty((rows, len(a)), np.uint64)
     for row in range(rows):
-        mixed = values[starts[row] : starts[row + 1]].copy()
+        mixed = values[starts[row] : ends[row]].copy()
         mix(mixed, len(mixed))
         sign(mixed, len(mixed), a, b, out[row])
     return out

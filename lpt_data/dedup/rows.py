@@ -1,4 +1,4 @@
-"""The rows of a stage in memory: their texts as Arrow buffers and what the kernels keep of each.
+"""The rows of a stage in memory: their texts, laid out as Arrow buffers, and what the kernels keep of each.
 
 Bytes a row: the text itself (UTF-8, as read) + 8 offset + 32 record id + 8 row + 20 sketch + 8 for each band (18 bands
 at threshold 0.8, so 144): about 210 beside the text. Rows that share a band with another one add their shingle sets
@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -22,10 +21,13 @@ import pyarrow as pa
 from lpt_data.dataset import TextBatch
 from lpt_data.dedup.lsh import Bands, Sketch, sketch
 from lpt_data.dedup.minhash import Scheme
-from lpt_data.dedup.shingles import ShingleSets, concat, shingle_sets
+from lpt_data.dedup.shingles import ShingleSets, fill
 from lpt_data.text import buffers
 from manifests.errors import BadInputError
 
+Texts = tuple[np.ndarray, np.ndarray]  # offsets int64 [n + 1] and UTF-8 bytes, as in an Arrow large_string array
+
+BLOCK = 64 << 20  # bytes of text in one allocation
 BESIDE_TEXT = 68  # bytes a row beside its text and its band keys: offset, record id, row, sketch
 
 
@@ -33,39 +35,60 @@ BESIDE_TEXT = 68  # bytes a row beside its text and its band keys: offset, recor
 class Rows:
     """All rows that could be read, at positions 0..n-1 in input order."""
 
-    texts: list[pa.Array]  # large_string, one array for each batch
-    starts: np.ndarray  # int64 [batches + 1]: the first position of each batch
+    texts: list[Texts]  # one for each batch
+    firsts: list[int]  # [batches + 1]: the first position of each batch
     rows: np.ndarray  # int64 [n]: row in the input
     ids: np.ndarray  # uint8 [n, 32]
     sketch: Sketch
 
     def check_room(self, more: int, memory: int | None) -> None:
         """Raise BadInputError when the rows and ``more`` bytes do not fit in ``memory`` bytes."""
-        _check_room(
-            sum(map(held, self.texts, [self.sketch.keys.shape[1]] * len(self.texts))) + more, len(self.rows), memory
-        )
+        bands = self.sketch.keys.shape[1]
+        _check_room(sum(held(texts, bands) for texts in self.texts) + more, len(self.rows), memory)
 
     def text(self, position: int) -> bytes:
         """The UTF-8 bytes of one row."""
-        firsts, views = self._views
-        batch = bisect_right(firsts, position) - 1
-        offsets, data = views[batch]
-        at = position - firsts[batch]
+        batch = bisect_right(self.firsts, position) - 1
+        offsets, data = self.texts[batch]
+        at = position - self.firsts[batch]
         return data[offsets[at] : offsets[at + 1]].tobytes()
-
-    @cached_property
-    def _views(self) -> tuple[list[int], list[tuple[np.ndarray, np.ndarray]]]:
-        return self.starts.tolist(), [buffers(texts) for texts in self.texts]
 
     def shingle_sets(self, positions: np.ndarray, ngram: int, run: Run) -> ShingleSets:
         """The shingle sets of some rows (ascending positions), computed again from their texts."""
-        cuts = np.searchsorted(positions, self.starts)
+        room = np.concatenate([[0], np.cumsum(self.sketch.shingles[positions], dtype=np.int64)])
+        values = np.empty(int(room[-1]), np.uint64)
+        starts, ends = np.empty((2, len(positions)), np.int64)
+        cuts = np.searchsorted(positions, self.firsts)
 
-        def of_batch(batch: int) -> ShingleSets:
-            wanted = positions[cuts[batch] : cuts[batch + 1]] - self.starts[batch]
-            return shingle_sets(self.texts[batch].take(pa.array(wanted)), ngram)
+        def of_batch(batch: int) -> None:
+            here = slice(cuts[batch], cuts[batch + 1])
+            first = room[here.start]
+            found = fill(
+                *self.texts[batch], positions[here] - self.firsts[batch], ngram, values[first : room[here.stop]]
+            )
+            starts[here], ends[here] = found[0] + first, found[1] + first
 
-        return concat(list(run(of_batch, range(len(self.texts)))))
+        deque(run(of_batch, range(len(self.texts))), maxlen=0)
+        return ShingleSets(starts, ends, values)
+
+
+class Arena:
+    """Texts copied into large blocks. Small arrays kept by the thousand cost more in fresh pages than this copy."""
+
+    def __init__(self) -> None:
+        self._block = np.empty(0, np.uint8)
+        self._used = 0
+
+    def keep(self, texts: pa.Array) -> Texts:
+        """Copy the buffers of a large_string array; the offsets start at 0."""
+        offsets, data = buffers(texts)
+        size = int(offsets[-1] - offsets[0])
+        if self._used + size > len(self._block):
+            self._block, self._used = np.empty(max(size, BLOCK), np.uint8), 0
+        kept = self._block[self._used : self._used + size]
+        kept[:] = data[offsets[0] : offsets[-1]]
+        self._used += size
+        return offsets - offsets[0], kept
 
 
 Run = Callable[[Callable, Iterable], Iterator]  # map over threads, results in order
@@ -81,38 +104,39 @@ def read(
     progress: Callable[[int], None] = lambda done: None,
 ) -> Rows:
     """Sketch the batches as they come and keep their texts; BadInputError when ``memory`` bytes are not enough."""
-    kept: list[TextBatch] = []
-    used = 0
+    arena, width = Arena(), bands.bands if bands else 0
+    texts: list[Texts] = []
+    rows = [np.zeros(0, np.int64)]
+    ids = [np.zeros((0, 32), np.uint8)]
+    used = done = 0
 
-    def note(batch: TextBatch) -> TextBatch:
-        nonlocal used
-        kept.append(batch)
-        used += held(batch.texts, bands.bands if bands else 0)
-        _check_room(used, sum(len(b.rows) for b in kept), memory)
-        return batch
+    def keep(batch: TextBatch) -> Texts:
+        nonlocal used, done
+        texts.append(arena.keep(batch.texts))
+        rows.append(batch.rows)
+        ids.append(batch.ids)
+        used += held(texts[-1], width)
+        done += len(batch.rows)
+        _check_room(used, done, memory)
+        return texts[-1]
 
-    sketches: list[Sketch] = []
-    done = 0
-    for part in run(lambda batch: sketch(batch.texts, scheme, bands), map(note, batches)):
+    def sketched(kept: Texts) -> Sketch:
+        offsets, data = kept
+        return sketch(offsets, data, scheme, bands)
+
+    sketches = [sketch(np.zeros(1, np.int64), np.zeros(0, np.uint8), scheme, bands)]
+    for part in run(sketched, map(keep, batches)):
         sketches.append(part)
-        done += len(part.tokens)
         progress(done)
-    if not kept:
-        sketches = [sketch(pa.array([], pa.large_string()), scheme, bands)]
-    starts = np.cumsum([0, *(len(batch.rows) for batch in kept)])
     columns = {name: np.concatenate([getattr(part, name) for part in sketches]) for name in Sketch.__dataclass_fields__}
-    return Rows(
-        [batch.texts for batch in kept],
-        starts.astype(np.int64),
-        np.concatenate([np.zeros(0, np.int64), *(batch.rows for batch in kept)]),
-        np.concatenate([np.zeros((0, 32), np.uint8), *(batch.ids for batch in kept)]),
-        Sketch(**columns),
-    )
+    firsts = np.cumsum([0, *(len(offsets) - 1 for offsets, _ in texts)]).tolist()
+    return Rows(texts, firsts, np.concatenate(rows), np.concatenate(ids), Sketch(**columns))
 
 
-def held(texts: pa.Array, bands: int) -> int:
+def held(texts: Texts, bands: int) -> int:
     """Bytes that a batch of rows takes while the stage runs."""
-    return len(texts) * (BESIDE_TEXT + 8 * bands) + texts.nbytes
+    offsets, data = texts
+    return (len(offsets) - 1) * (BESIDE_TEXT + 8 * bands) + len(data)
 
 
 def _check_room(used: int, rows: int, memory: int | None) -> None:

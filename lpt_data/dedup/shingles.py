@@ -24,31 +24,37 @@ _SMALL = 24  # elements of a bucket that insertion sort handles best
 
 @dataclass(frozen=True)
 class ShingleSets:
-    """The sets of some rows: ``values[starts[i]:starts[i + 1]]`` is sorted and without repeats (uint64)."""
+    """The sets of some rows: ``values[starts[i]:ends[i]]`` is sorted and without repeats (uint64)."""
 
-    starts: np.ndarray  # int64 [n + 1]
-    values: np.ndarray  # uint64 [total]
+    starts: np.ndarray  # int64 [n]
+    ends: np.ndarray  # int64 [n]
+    values: np.ndarray  # uint64
 
 
 def shingle_sets(texts: pa.Array, ngram: int) -> ShingleSets:
-    """Return the shingle sets of the rows of a large_string array; 8 bytes for each distinct shingle."""
+    """Return the shingle sets of all rows of a large_string array."""
     offsets, data = buffers(texts)
-    table = tables()
-    starts, values, lower = _sets(offsets, data, multipliers(ngram), table.ascii, table.unicode)
-    if not lower.any():
-        return ShingleSets(starts, values)
-    # A capital sigma: Python lower-cases those rows, and the kernel sees them again.
-    lowered = pa.array([t.as_py().lower() if low else t.as_py() for t, low in zip(texts, lower, strict=True)])
-    return shingle_sets(lowered.cast(pa.large_string()), ngram)
+    values = np.empty(int(offsets[-1] - offsets[0]) // 2 + len(texts), np.uint64)
+    return ShingleSets(*fill(offsets, data, np.arange(len(texts)), ngram, values), values)
 
 
-def concat(parts: list[ShingleSets]) -> ShingleSets:
-    """Return several parts as one, in the order given."""
-    sizes = [np.diff(part.starts) for part in parts]
-    starts = np.zeros(1 + sum(len(s) for s in sizes), np.int64)
-    if parts:
-        np.cumsum(np.concatenate(sizes), out=starts[1:])
-    return ShingleSets(starts, np.concatenate([np.zeros(0, np.uint64), *(part.values for part in parts)]))
+def fill(
+    offsets: np.ndarray, data: np.ndarray, rows: np.ndarray, ngram: int, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Write the sets of ``rows`` of a batch into ``values``, which has room for all their shingles, repeats included.
+
+    Returns where each set starts and ends, int64 [n]; 8 bytes for each distinct shingle.
+    """
+    table, weights = tables(), multipliers(ngram)
+    starts, ends, lower, used = _sets(offsets, data, rows, weights, table.ascii, table.unicode, values)
+    for i in np.flatnonzero(lower):  # a capital sigma: Python lower-cases those rows
+        raw = data[offsets[rows[i]] : offsets[rows[i] + 1]].tobytes()
+        again, text = buffers(pa.array([raw.decode("utf-8", "replace").lower()], pa.large_string()))
+        one = np.zeros(1, np.int64)
+        _, end, _, more = _sets(again, text, one, weights, table.ascii, table.unicode, values[used:])
+        starts[i], ends[i] = used, used + end[0]
+        used += more
+    return starts, ends
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:
@@ -171,29 +177,31 @@ def intersection(a: np.ndarray, b: np.ndarray) -> int:
 
 @njit(nogil=True, cache=True)
 def _sets(
-    offsets: np.ndarray, data: np.ndarray, weights: np.ndarray, small: np.ndarray, table: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rows = len(offsets) - 1
+    offsets: np.ndarray,
+    data: np.ndarray,
+    rows: np.ndarray,
+    weights: np.ndarray,
+    small: np.ndarray,
+    table: np.ndarray,
+    values: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     longest = 0
-    for row in range(rows):
+    for row in rows:
         longest = max(longest, offsets[row + 1] - offsets[row])
-    room = longest // 2 + 1
-    tokens = np.empty(room, np.uint64)
-    spare = np.empty(room, np.uint64)
+    tokens = np.empty(longest // 2 + 1, np.uint64)
+    spare = np.empty(longest // 2 + 1, np.uint64)
     counts = np.empty((1 << 16) + 1, np.int64)
-    starts = np.zeros(rows + 1, np.int64)
-    lower = np.zeros(rows, np.bool_)
-    values = np.empty(max(room, (offsets[rows] - offsets[0]) // 5), np.uint64)
+    starts = np.zeros(len(rows), np.int64)
+    ends = np.zeros(len(rows), np.int64)
+    lower = np.zeros(len(rows), np.bool_)
     used = 0
-    for row in range(rows):
+    for i in range(len(rows)):
+        row = rows[i]
+        starts[i] = used
         count, _ = tokens_of(data, offsets[row], offsets[row + 1], small, table, tokens)
-        lower[row] = count == NEEDS_LOWER
-        if used + count > len(values):
-            grown = np.empty(max(2 * len(values), used + count), np.uint64)
-            grown[:used] = values[:used]
-            values = grown
+        lower[i] = count == NEEDS_LOWER
         if count > 0:
             total = combine(tokens, count, weights, values[used:])
             used += sort_unique(values[used : used + total], spare[:total], counts)
-        starts[row + 1] = used
-    return starts, values[:used], lower
+        ends[i] = used
+    return starts, ends, lower, used

@@ -209,7 +209,7 @@ def _extra(
         "compared_whole": int(np.count_nonzero(rows.sketch.shingles == 0)),
         "biggest_keeper": _biggest_keeper(rows, found.witness[removed]),
         "weakest": _weakest(rows, found, np.flatnonzero(found.reason == _NEAR)),
-        "text_bytes": int(sum(texts.nbytes for texts in rows.texts)),
+        "text_bytes": sum(len(data) for _, data in rows.texts),
         "bytes_a_row_beside_text": BESIDE_TEXT + 8 * (bands.bands if bands else 0),
     }
     if bands:

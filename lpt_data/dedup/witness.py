@@ -63,7 +63,9 @@ def cover(order: np.ndarray, ranks: np.ndarray, buckets: Buckets, sets: ShingleS
     """Decide the rows 0..n-1 of ``buckets`` and ``sets`` in ``order``; ``ranks`` breaks ties between witnesses."""
     starts = np.zeros(len(buckets.sizes) + 1, np.int64)
     np.cumsum(buckets.sizes, out=starts[1:])
-    witness, score, counts = _cover(order, ranks, buckets.of_row, starts, sets.starts, sets.values, threshold)
+    witness, score, counts = _cover(
+        order, ranks, buckets.of_row, starts, sets.starts, sets.ends, sets.values, threshold
+    )
     return Cover(witness, score, int(counts[0]), int(counts[1]))
 
 
@@ -72,13 +74,13 @@ def _id_words(ids: np.ndarray) -> list[np.ndarray]:
 
 
 @njit(nogil=True, cache=True)
-def _score(starts: np.ndarray, values: np.ndarray, a: int, b: int, threshold: float) -> float:
+def _score(starts: np.ndarray, ends: np.ndarray, values: np.ndarray, a: int, b: int, threshold: float) -> float:
     """The similarity of two sets, or -1 as soon as their sizes rule the threshold out."""
-    na = starts[a + 1] - starts[a]
-    nb = starts[b + 1] - starts[b]
+    na = ends[a] - starts[a]
+    nb = ends[b] - starts[b]
     if min(na, nb) / max(na, nb) < threshold:
         return -1.0
-    common = intersection(values[starts[a] : starts[a + 1]], values[starts[b] : starts[b + 1]])
+    common = intersection(values[starts[a] : ends[a]], values[starts[b] : ends[b]])
     return common / (na + nb - common)
 
 
@@ -89,6 +91,7 @@ def _cover(
     of_row: np.ndarray,
     slot_starts: np.ndarray,
     starts: np.ndarray,
+    ends: np.ndarray,
     values: np.ndarray,
     threshold: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -117,7 +120,7 @@ def _cover(
                     if seen[other] == row or (later and place[other] < position):
                         continue
                     seen[other] = row
-                    found = _score(starts, values, row, other, threshold)
+                    found = _score(starts, ends, values, row, other, threshold)
                     counts[0] += 1
                     if found < threshold:
                         continue

@@ -4,9 +4,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lpt_data.dedup.lsh import RECALL, Bands, buckets, choose_bands, sketch
+from lpt_data.dedup.lsh import RECALL, Bands, Sketch, buckets, choose_bands, sketch
 from lpt_data.dedup.minhash import Scheme
+from lpt_data.text import buffers
 from manifests.errors import UsageError
+
+
+def sketch_of(texts: list[str], scheme: Scheme, bands: Bands) -> Sketch:
+    return sketch(*buffers(pa.array(texts, pa.large_string())), scheme, bands)
 
 
 def test_the_curve_is_the_published_one() -> None:
@@ -45,12 +50,12 @@ def test_proposals_follow_the_curve() -> None:
     for i in range(600):  # 30 shared words of 40: j = 0.6
         words = [f"w{i}x{k}" for k in range(50)]
         texts += [" ".join(words[:40]), " ".join(words[10:])]
-    keys = sketch(pa.array(texts, pa.large_string()), scheme, bands).keys
+    keys = sketch_of(texts, scheme, bands).keys
     hits = (keys[0::2] == keys[1::2]).any(axis=1).mean()
     expected = bands.proposed(0.6)
     assert hits == pytest.approx(expected, abs=4 * np.sqrt(expected * (1 - expected) / 600))
     order = rng.permutation(len(texts))
-    again = sketch(pa.array([texts[i] for i in order], pa.large_string()), scheme, bands).keys
+    again = sketch_of([texts[i] for i in order], scheme, bands).keys
     assert np.array_equal(again, keys[order])
 
 
@@ -74,7 +79,7 @@ def test_buckets_of_colliding_slots_stay_apart() -> None:
 
 
 def test_a_sketch_counts_tokens_and_characters() -> None:
-    made = sketch(pa.array(["", "one two", "Σ Été 世界", "!!!"], pa.large_string()), Scheme(5, 4, 0), Bands(2, 2))
+    made = sketch_of(["", "one two", "Σ Été 世界", "!!!"], Scheme(5, 4, 0), Bands(2, 2))
     assert made.tokens.tolist() == [0, 2, 4, 0]
     assert made.chars.tolist() == [0, 7, 8, 3]
     assert made.keys.shape == (4, 2)

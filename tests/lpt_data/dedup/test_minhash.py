@@ -19,7 +19,8 @@ def planted(similarity: float, size: int, rng: np.random.Generator) -> tuple[lis
 
 
 def as_sets(sets: list[np.ndarray]) -> ShingleSets:
-    return ShingleSets(np.cumsum([0, *map(len, sets)]), np.concatenate(sets))
+    ends = np.cumsum([*map(len, sets)])
+    return ShingleSets(ends - [*map(len, sets)], ends, np.concatenate(sets))
 
 
 @pytest.mark.parametrize(("similarity", "size"), [(0.2, 300), (0.5, 20), (0.5, 300), (0.8, 300), (0.95, 3000)])
@@ -41,7 +42,7 @@ def test_signatures_equal_datasketch() -> None:
     ours = signatures(sets, Scheme(5, 108, 7)).values
     for row in range(2):
         theirs = datasketch.MinHash(num_perm=108, seed=7, scheme="affine64", hashfunc=int)
-        theirs.update_batch(sets.values[sets.starts[row] : sets.starts[row + 1]].tolist())
+        theirs.update_batch(sets.values[sets.starts[row] : sets.ends[row]].tolist())
         assert np.array_equal(ours[row], theirs.hashvalues)
 
 
@@ -60,6 +61,8 @@ def test_signatures_of_different_schemes_do_not_mix(other: Scheme) -> None:
 
 
 def test_empty_sets_resemble_nothing() -> None:
-    signed = signatures(ShingleSets(np.zeros(3, np.int64), np.zeros(0, np.uint64)), Scheme(5, 16, 0))
+    signed = signatures(
+        ShingleSets(np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros(0, np.uint64)), Scheme(5, 16, 0)
+    )
     assert isinstance(signed, Signatures)
     assert signed.estimate(0, signed, 1) == 0.0

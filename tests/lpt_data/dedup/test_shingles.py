@@ -7,12 +7,13 @@ import pyarrow as pa
 import pytest
 import reference
 
-from lpt_data.dedup.shingles import concat, jaccard, shingle_sets, sort_unique
+from lpt_data.dedup.shingles import fill, jaccard, shingle_sets, sort_unique
+from lpt_data.text import buffers
 
 
 def sets_of(*texts: str, ngram: int = 5):
     sets = shingle_sets(pa.array(texts, pa.large_string()), ngram)
-    return [sets.values[a:b] for a, b in zip(sets.starts, sets.starts[1:], strict=False)]
+    return [sets.values[a:b] for a, b in zip(sets.starts, sets.ends, strict=True)]
 
 
 def test_hand_worked_similarity() -> None:
@@ -65,12 +66,13 @@ def test_sorting_equals_numpy(n: int) -> None:
         assert np.array_equal(values[:kept], expected)
 
 
-def test_concatenated_parts_are_the_whole() -> None:
-    texts = pa.array([f"w{i} w{i + 1} w{i + 2} w{i + 3} w{i + 4} w{i + 5}" for i in range(9)], pa.large_string())
-    whole = shingle_sets(texts, 5)
-    parts = concat([shingle_sets(texts.slice(i, 4), 5) for i in range(0, 9, 4)])
-    assert np.array_equal(whole.starts, parts.starts)
-    assert np.array_equal(whole.values, parts.values)
+def test_chosen_rows_of_a_batch_fill_the_room_they_need() -> None:
+    texts = pa.array([f"w{i} w{i + 1} Σ w{i + 2} w{i + 3} w{i + 4} w{i + 5}" for i in range(9)], pa.large_string())
+    whole, chosen = shingle_sets(texts, 5), np.array([1, 4, 8])
+    values = np.empty(9, np.uint64)  # three shingles each
+    starts, ends = fill(*buffers(texts), chosen, 5, values)
+    for row, a, b in zip(chosen, starts, ends, strict=True):
+        assert np.array_equal(values[a:b], whole.values[whole.starts[row] : whole.ends[row]])
 
 
 def test_four_letters_of_thai_weigh_as_much_as_a_word() -> None:

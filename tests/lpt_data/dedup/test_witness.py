@@ -19,6 +19,12 @@ def near(**changes) -> DedupConfig:
     return DedupConfig(**{"method": ("minhash",), "ngram": 1, "workers": 1, "keep": "first", **changes})
 
 
+def as_sets(sets: list[list[int]]) -> ShingleSets:
+    sizes = np.array([len(s) for s in sets])
+    ends = np.cumsum(sizes)
+    return ShingleSets(ends - sizes, ends, np.array([v for s in sets for v in s], np.uint64))
+
+
 def chain(*starts: int, length: int = 20) -> list[str]:
     """Texts of ``length`` distinct words, so that with single words as shingles the similarity is an exact fraction."""
     return [" ".join(f"w{i}" for i in range(start, start + length)) for start in starts]
@@ -104,7 +110,7 @@ def greedy(sets: list[set[int]], order: list[int], threshold: float) -> dict[int
 def test_cover_is_the_greedy_rule(sets: list[set[int]], threshold: float, rng: random.Random) -> None:
     order = list(range(len(sets)))
     rng.shuffle(order)
-    packed = ShingleSets(np.cumsum([0, *map(len, sets)]), np.array([v for s in sets for v in sorted(s)], np.uint64))
+    packed = as_sets([sorted(s) for s in sets])
     everyone = Buckets(np.zeros((2, len(sets)), np.int32), np.array([len(sets)], np.int64))
     everyone.of_row[1] = -1
     ranks = np.arange(len(sets))
@@ -118,7 +124,7 @@ def test_cover_is_the_greedy_rule(sets: list[set[int]], threshold: float, rng: r
 
 def test_a_bucket_of_copies_costs_one_comparison_a_row() -> None:
     rows = 5000
-    packed = ShingleSets(np.arange(0, 4 * rows + 1, 4), np.tile(np.arange(4, dtype=np.uint64), rows))
+    packed = as_sets([[0, 1, 2, 3]] * rows)
     everyone = Buckets(np.zeros((3, rows), np.int32), np.array([3 * rows], np.int64))
     outcome = cover(np.arange(rows), np.arange(rows), everyone, packed, 0.8)
     assert outcome.candidates == rows - 1
