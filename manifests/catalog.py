@@ -10,6 +10,7 @@ at the next command otherwise, so a busy or broken index delays a query and lose
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -26,6 +27,7 @@ from manifests.files import cannot_write, exclusive_lock, make_folder
 from manifests.objects import ObjectStore, object_bytes, object_id
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_STALE = 86_400.0  # seconds
 _PARTS = ("objects", "decisions", "splits", "locks")
 
 
@@ -166,7 +168,16 @@ class Catalog:
             for name, body in sorted(found, key=lambda item: (str(item[1].get("created", "")), item[0])):
                 self.events.append(name, body)
         self.events.verify()
+        self._sweep()
         return index.rebuild(self, wait=wait)
+
+    def _sweep(self) -> None:
+        """Remove what killed writers left half-written more than a day ago; nothing refers to such files."""
+        for part in ("objects/*", "decisions"):
+            for path in self.directory.glob(f"{part}/.tmp-*"):
+                with contextlib.suppress(OSError):
+                    if path.stat().st_mtime < time.time() - _STALE:
+                        path.unlink()
 
     # -- places
 

@@ -153,6 +153,9 @@ def fill(connection: duckdb.DuckDBPyConnection, catalog: Catalog) -> int:
 
 def _rebuild(catalog: Catalog, wait: float) -> int:
     path = catalog.index_path
+    for stale in path.parent.glob(".catalog-*.duckdb*"):  # of killed rebuilds: we hold the lock, so nobody uses them
+        with contextlib.suppress(OSError):
+            stale.unlink()
     fresh = path.with_name(f".catalog-{os.getpid()}-{time.time_ns()}.duckdb")
     try:
         connection = connect(fresh, read_only=False, wait=wait)

@@ -361,6 +361,39 @@ def test_kill_at_any_moment_loses_nothing_that_was_reported(tmp_path):
     assert repr(dump(catalog)) == repr(grown)
 
 
+REBUILD = """
+import sys
+from manifests.catalog import Catalog
+catalog = Catalog.open(sys.argv[1])
+print("go", flush=True)
+while True:
+    catalog.rebuild()
+"""
+
+
+def test_a_killed_rebuild_leaves_an_index_or_makes_one(catalog):
+    for number in range(5):
+        catalog.put(stage(number))
+    good = repr(dump(catalog))
+    rng = random.Random(3)
+    for _ in range(4):
+        with subprocess.Popen(
+            [sys.executable, "-c", REBUILD, str(catalog.directory)], stdout=subprocess.PIPE
+        ) as process:
+            process.stdout.readline()
+            time.sleep(rng.uniform(0.0, 0.15))
+            process.kill()
+        assert catalog.sync()
+        assert repr(dump(catalog)) == good
+    old = catalog.directory / "objects" / "ab" / ".tmp-1-x.json"
+    old.parent.mkdir(exist_ok=True)
+    old.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    catalog.rebuild()
+    assert not old.exists()
+    assert not list(catalog.directory.glob(".catalog-*"))
+
+
 ADMIT = """
 import sys, time
 from manifests.catalog import Catalog
