@@ -8,6 +8,7 @@ closed at once. A file or a write-ahead log that cannot be read is moved to `qua
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import time
@@ -29,17 +30,13 @@ if TYPE_CHECKING:
 
 MEMORY_LIMIT = "512MB"
 THREADS = 2
-_POLL = 0.05
+_POLL = 0.05  # seconds between two tries for the file
+_CHUNK = 500  # events in one transaction: their bodies are in memory meanwhile
 _LOCKED = re.compile(
     r"Could not set lock on file.*?Conflicting lock is held in (?P<command>.*?) \(PID (?P<pid>\d+)\)", re.S
 )
 _SAME_PROCESS = "with a different configuration"
 _DISK = ("No space left", "Permission denied", "Read-only file system", "Disk quota", "File too large")
-_TABLES = """
-CREATE TABLE meta (key VARCHAR, value VARCHAR);
-CREATE TABLE event (seq BIGINT, recorded TIMESTAMP, type VARCHAR, object VARCHAR, hash VARCHAR, prev VARCHAR);
-CREATE TABLE object (id VARCHAR, type VARCHAR, seq BIGINT, body JSON);
-"""
 
 
 class BrokenIndexError(BadInputError):
@@ -92,7 +89,7 @@ def opened(catalog: Catalog, *, wait: float, read_only: bool) -> Iterator[duckdb
 
 
 def ingest(catalog: Catalog, *, wait: float) -> int:
-    """Add what the log has and the index has not, in one transaction; return how many events were added.
+    """Add what the log has and the index has not; return how many events were added.
 
     A missing, broken or outdated index is made again. Raises BusyError, or BadInputError when the folder cannot be
     written.
@@ -142,13 +139,12 @@ def behind(connection: duckdb.DuckDBPyConnection, catalog: Catalog) -> bool:
 def fill(connection: duckdb.DuckDBPyConnection, catalog: Catalog) -> int:
     """Make the tables and views in an empty database and load the whole log; return the number of events."""
     connection.execute("BEGIN")
-    connection.execute(_TABLES)
+    connection.execute(views.TABLES)
     for name, sql in views.STORED.items():
         connection.execute(f"CREATE VIEW {name} AS {sql}")
     connection.execute("INSERT INTO meta VALUES ('schema', ?)", [views.VERSION])
-    added = _insert(connection, catalog, 0, {})
     connection.execute("COMMIT")
-    return added
+    return _add(connection, catalog, {})
 
 
 def _rebuild(catalog: Catalog, wait: float) -> int:
@@ -213,48 +209,82 @@ def _position(connection: duckdb.DuckDBPyConnection, catalog: Catalog) -> dict[s
 
 
 def _add(connection: duckdb.DuckDBPyConnection, catalog: Catalog, meta: dict[str, str]) -> int:
-    start = int(meta.get("end", "0"))
-    if next(catalog.events.read(start), None) is None:
-        return 0
-    connection.execute("BEGIN")
-    added = _insert(connection, catalog, start, meta)
-    connection.execute("COMMIT")
+    """Add the events behind the place that `meta` gives, some at a time: each transaction also moves the place on."""
+    place, added = int(meta.get("end", "0")), 0
+    while events := list(itertools.islice(catalog.events.read(place), _CHUNK)):
+        connection.execute("BEGIN")
+        _insert(connection, catalog, events, place)
+        connection.execute("COMMIT")
+        place, added = events[-1].end, added + len(events)
     return added
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, catalog: Catalog, start: int, meta: dict[str, str]) -> int:
-    """Insert the events from byte `start` on and their objects, and remember where the last line starts and ends."""
-    events = list(catalog.events.read(start))
-    if not events:
-        return 0
-    bodies = [_body(catalog, event) for event in events]
-    columns: dict[str, list[Any]] = {
-        "seq": [e.seq for e in events],
-        "recorded": [e.at.removesuffix("Z") for e in events],
-        "type": [e.type for e in events],
-        "object": [e.object for e in events],
-        "hash": [e.hash for e in events],
-        "prev": [e.prev for e in events],
-        "body": bodies,
-    }
-    connection.register(
-        "fresh", pa.table(columns, pa.schema([(n, pa.int64() if n == "seq" else pa.string()) for n in columns]))
+def _insert(connection: duckdb.DuckDBPyConnection, catalog: Catalog, events: list[Event], start: int) -> None:
+    """Insert events and their objects, and remember where the last line starts and ends."""
+    bodies = [(event, body) for event in events if (body := _body(catalog, event)) is not None]
+    _load(
+        connection,
+        "INSERT INTO event SELECT seq, TRY_CAST(recorded AS TIMESTAMP), type, object, hash, prev FROM fresh",
+        ("seq", "recorded", "type", "object", "hash", "prev"),
+        [(e.seq, e.at.removesuffix("Z"), e.type, e.object, e.hash, e.prev) for e in events],
     )
-    connection.execute("INSERT INTO event SELECT seq, recorded::TIMESTAMP, type, object, hash, prev FROM fresh")
-    connection.execute("INSERT INTO object SELECT object, type, seq, body::JSON FROM fresh WHERE body IS NOT NULL")
-    connection.unregister("fresh")
+    _load(
+        connection,
+        "INSERT INTO object SELECT id, type, seq, head::JSON, body::JSON FROM fresh",
+        ("id", "type", "seq", "head", "body"),
+        [(e.object, e.type, e.seq, _json(_head(body)), _json(body)) for e, body in bodies],
+    )
+    _load(
+        connection,
+        "INSERT INTO item SELECT object, part, position, key, value::JSON FROM fresh",
+        ("object", "part", "position", "key", "value"),
+        [row for event, body in bodies for row in _items(event.object, body)],
+    )
     before = events[-2].end if len(events) > 1 else start
     connection.execute("DELETE FROM meta WHERE key IN ('start', 'end', 'hash')")
     connection.execute(
         "INSERT INTO meta VALUES ('start', ?), ('end', ?), ('hash', ?)",
         [str(before), str(events[-1].end), events[-1].hash],
     )
-    return len(events)
 
 
-def _body(catalog: Catalog, event: Event) -> str | None:
+def _load(connection: duckdb.DuckDBPyConnection, sql: str, names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    if not rows:
+        return
+    schema = pa.schema([(n, pa.int64() if n in ("seq", "position") else pa.large_string()) for n in names])
+    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    connection.register("fresh", pa.Table.from_arrays(arrays, schema=schema))
+    connection.execute(sql)
+    connection.unregister("fresh")
+
+
+def _head(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in views.HEAVY}
+
+
+def _items(object_id: str, body: dict[str, Any]) -> Iterator[tuple[str, str, int, str | None, str]]:
+    """Yield one row for each entry of the lists and maps that views show, whatever shape a body has."""
+    for part in views.ITEMS:
+        for position, (key, value) in enumerate(_entries(body.get(part))):
+            yield object_id, part, position, key, _json(value)
+            if part == "splits" and isinstance(value, dict):
+                for place, (_, file) in enumerate(_entries(value.get("files"))):
+                    yield object_id, "files", place, key, _json(file)
+
+
+def _entries(value: Any) -> list[tuple[str | None, Any]]:
+    if isinstance(value, dict):
+        return list(value.items())
+    return [(None, item) for item in value] if isinstance(value, list) else []
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _body(catalog: Catalog, event: Event) -> dict[str, Any] | None:
     try:
-        return orjson.dumps(catalog.objects.read(event.object)).decode()
+        return catalog.objects.read(event.object)
     except LptError as error:
         catalog.notes.append(f"object {event.object[:16]} ({event.type}) is not in the index: {error.what}")
         return None

@@ -1,4 +1,4 @@
-"""The stable views of `lpt sql`, as SQL over the two tables of the index. Their columns are documented in docs/sql.md.
+"""The stable views of `lpt sql`, as SQL over the tables of the index. Their columns are documented in docs/sql.md.
 
 A column is added when it is needed and never renamed or removed. `VERSION` changes with any text here, and an index
 made by another version is made again. `v_decision` is not stored: it reads Parquet files, whose folder is known
@@ -23,16 +23,16 @@ DECISION_COLUMNS = {
 }
 
 
-def _text(path: str, name: str | None = None, source: str = "body") -> str:
+def _text(path: str, name: str | None = None, source: str = "head") -> str:
     return f"{source}->>'$.{path}' AS {name or path}"
 
 
-def _typed(kind: str, path: str, name: str | None = None, source: str = "body") -> str:
+def _typed(kind: str, path: str, name: str | None = None, source: str = "head") -> str:
     return f"TRY_CAST({source}->>'$.{path}' AS {kind}) AS {name or path}"
 
 
 def _created() -> str:
-    return "TRY_CAST(body->>'$.created' AS TIMESTAMPTZ) AT TIME ZONE 'UTC' AS created"
+    return "TRY_CAST(head->>'$.created' AS TIMESTAMPTZ) AT TIME ZONE 'UTC' AS created"
 
 
 def _select(columns: list[str], source: str) -> str:
@@ -43,8 +43,12 @@ def _of(kind: str) -> str:
     return f"object o WHERE type LIKE 'lpt.{kind}/%'"
 
 
+def _items(part: str, alias: str) -> str:
+    return f"object o JOIN (FROM item WHERE part = '{part}') {alias} ON {alias}.object = o.id"
+
+
 def _sum(path: str, name: str) -> str:
-    total = f"list_sum(list_transform(json_extract(body, '$.{path}'), lambda x: TRY_CAST(x AS BIGINT)))"
+    total = f"list_sum(list_transform(json_extract(head, '$.{path}'), lambda x: TRY_CAST(x AS BIGINT)))"
     return f"COALESCE({total}, 0)::BIGINT AS {name}"
 
 
@@ -82,7 +86,7 @@ _SPLIT = _select(
         "COALESCE(json_array_length(s.value, '$.files'), 0)::BIGINT AS files",
         "s.value->'$.tokenized' AS tokenized",
     ],
-    "object o, json_each(o.body, '$.splits') s WHERE o.type LIKE 'lpt.admission/%'",
+    f"{_items('splits', 's')} WHERE o.type LIKE 'lpt.admission/%'",
 )
 
 _STAGE = _select(
@@ -96,11 +100,11 @@ _STAGE = _select(
         _sum("removed.*", "removed"),
         _sum("rewritten.*", "rewritten"),
         _typed("BIGINT", "quarantined"),
-        "body->'$.removed' AS removed_by_reason",
-        "body->'$.quarantine' AS quarantined_by_reason",
+        "head->'$.removed' AS removed_by_reason",
+        "head->'$.quarantine' AS quarantined_by_reason",
         _text("output"),
         _text("content_root"),
-        "body->'$.config' AS config",
+        "head->'$.config' AS config",
         _typed("DOUBLE", "seconds"),
         _typed("DOUBLE", "rows_per_second"),
         _typed("BIGINT", "peak_memory_bytes"),
@@ -125,7 +129,7 @@ _CHECK = _select(
         _text("next", source="c.value"),
         _text("detail", source="c.value"),
     ],
-    "object o, json_each(o.body, '$.checks') c WHERE o.type LIKE 'lpt.admission/%'",
+    f"{_items('checks', 'c')} WHERE o.type LIKE 'lpt.admission/%'",
 )
 
 _RUN = _select(
@@ -150,9 +154,9 @@ _RUN = _select(
         _typed("BIGINT", "peak_memory_bytes"),
         _text("checkpoint.path", "checkpoint"),
         _text("metrics_path"),
-        "body->'$.config' AS config",
-        "body->'$.proof' AS proof",
-        "body->'$.failures' AS failures",
+        "head->'$.config' AS config",
+        "head->'$.proof' AS proof",
+        "head->'$.failures' AS failures",
     ],
     _of("run"),
 )
@@ -165,7 +169,7 @@ _METRIC = _select(
         "TRY_CAST(m.value->>'$[0]' AS DOUBLE) AS first",
         "TRY_CAST(m.value->>'$[1]' AS DOUBLE) AS last",
     ],
-    "object o, json_each(o.body, '$.metrics') m WHERE o.type LIKE 'lpt.run/%'",
+    f"{_items('metrics', 'm')} WHERE o.type LIKE 'lpt.run/%'",
 )
 
 _CHECKPOINT = (
@@ -183,7 +187,7 @@ _CHECKPOINT = (
             _text("checkpoint.sha256", "sha256"),
             _created(),
         ],
-        f"{_of('run')} AND body->>'$.checkpoint.path' IS NOT NULL",
+        f"{_of('run')} AND head->>'$.checkpoint.path' IS NOT NULL",
     )
 )
 
@@ -201,7 +205,7 @@ _ROLLOUT = _select(
 )
 
 
-def _files(kind: str, made: str, path: str) -> str:
+def _files(kind: str, made: str, part: str) -> str:
     columns = [
         f"'{made}' AS kind",
         _text("path", source="f.value"),
@@ -211,38 +215,16 @@ def _files(kind: str, made: str, path: str) -> str:
         "o.id AS made_by",
         _created(),
     ]
-    return _select(columns, f"object o, json_each(o.body, '{path}') f WHERE o.type LIKE 'lpt.{kind}/%'")
+    return _select(columns, f"{_items(part, 'f')} WHERE o.type LIKE 'lpt.{kind}/%'")
 
 
+_CHECKPOINT_FILES = _select(
+    ["'checkpoint' AS kind", "path", "NULL::BIGINT AS bytes", "sha256", "NULL::BIGINT AS rows", "object_id AS made_by"]
+    + ["created"],
+    "v_checkpoint",
+)
 _ARTIFACT = " UNION ALL ".join(
-    [
-        _files("stage", "stage output", "$.outputs"),
-        _select(
-            [
-                "'split' AS kind",
-                "f->>'$.path' AS path",
-                "TRY_CAST(f->>'$.bytes' AS BIGINT) AS bytes",
-                "f->>'$.sha256' AS sha256",
-                "TRY_CAST(f->>'$.rows' AS BIGINT) AS rows",
-                "made_by",
-                "created",
-            ],
-            "(SELECT unnest(json_extract(body, '$.splits.*.files[*]')) AS f, o.id AS made_by, "
-            f"{_created()} FROM {_of('admission')})",
-        ),
-        _select(
-            [
-                "'checkpoint' AS kind",
-                "path",
-                "NULL::BIGINT AS bytes",
-                "sha256",
-                "NULL::BIGINT AS rows",
-                "object_id AS made_by",
-                "created",
-            ],
-            "v_checkpoint",
-        ),
-    ]
+    [_files("stage", "stage output", "outputs"), _files("admission", "split", "files"), _CHECKPOINT_FILES]
 )
 
 _GATE = _select(
@@ -276,12 +258,11 @@ _WAIVER = _select(
 
 _LINEAGE = """
 WITH named AS (
-  SELECT o.id AS child, p.value->>'$' AS parent FROM object o, json_each(o.body, '$.parents') p
-  UNION SELECT o.id, p.value->>'$' FROM object o, json_each(o.body, '$.stages') p WHERE o.type LIKE 'lpt.admission/%'
-  UNION SELECT id, body->>'$.manifest' FROM object WHERE type LIKE 'lpt.run/%' AND body->>'$.manifest' IS NOT NULL
+  SELECT DISTINCT object AS child, value->>'$' AS parent FROM item WHERE part IN ('parents', 'stages')
+  UNION SELECT id, head->>'$.manifest' FROM object WHERE type LIKE 'lpt.run/%' AND head->>'$.manifest' IS NOT NULL
 ), labelled AS (
-  SELECT id, type, CASE WHEN type LIKE 'lpt.admission/%' THEN concat(body->>'$.name', '@', body->>'$.version')
-    ELSE COALESCE(body->>'$.run_id', body->>'$.stage_id', left(id, 16)) END AS label FROM object
+  SELECT id, type, CASE WHEN type LIKE 'lpt.admission/%' THEN concat(head->>'$.name', '@', head->>'$.version')
+    ELSE COALESCE(head->>'$.run_id', head->>'$.stage_id', left(id, 16)) END AS label FROM object
 )
 SELECT child, c.type AS child_type, c.label AS child_label, parent, p.type AS parent_type, p.label AS parent_label
 FROM named JOIN labelled c ON c.id = child LEFT JOIN labelled p ON p.id = parent
@@ -301,4 +282,14 @@ STORED: dict[str, str] = {  # a view may use those above it
     "v_waiver": _WAIVER,
     "v_lineage": _LINEAGE,
 }
-VERSION = hashlib.sha256("\n".join(f"{name}={sql}" for name, sql in STORED.items()).encode()).hexdigest()[:16]
+# `head` is the body without the lists that grow with the data, `item` one row for each entry of those that views show:
+# a view that opened whole bodies would hold thousands of them in memory at once.
+TABLES = """
+CREATE TABLE meta (key VARCHAR, value VARCHAR);
+CREATE TABLE event (seq BIGINT, recorded TIMESTAMP, type VARCHAR, object VARCHAR, hash VARCHAR, prev VARCHAR);
+CREATE TABLE object (id VARCHAR, type VARCHAR, seq BIGINT, head JSON, body JSON);
+CREATE TABLE item (object VARCHAR, part VARCHAR, position BIGINT, key VARCHAR, value JSON);
+"""
+HEAVY = ("checks", "metrics", "sources", "not_checked", "next")
+ITEMS = ("checks", "metrics", "splits", "outputs", "parents", "stages")
+VERSION = hashlib.sha256(repr((TABLES, HEAVY, ITEMS, STORED)).encode()).hexdigest()[:16]

@@ -36,7 +36,10 @@ def stage(number: int, **more) -> dict:
 def dump(catalog: Catalog) -> list:
     """All that the index holds, to compare an incremental one with one made from nothing."""
     with index.opened(catalog, wait=1, read_only=True) as connection:
-        tables = [connection.execute(f"SELECT * FROM {t} ORDER BY ALL").fetchall() for t in ("event", "object", "meta")]
+        tables = [
+            connection.execute(f"SELECT * FROM {t} ORDER BY ALL").fetchall()
+            for t in ("event", "object", "item", "meta")
+        ]
         return [
             *tables,
             *(connection.execute(f"SELECT * FROM {v} ORDER BY ALL").fetchall() for v in index.views.STORED),
