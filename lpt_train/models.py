@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from lpt_train.tiny import make_tiny
 from manifests.errors import BadInputError, RefusedError, UsageError
+from manifests.files import make_folder
 
 transformers_logging.disable_progress_bar()  # the run has its own progress line
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -69,7 +70,7 @@ def resolve(model: str, folder: Path, *, seed: int = 0) -> str:
         return str(found[-1])
     if model != "tiny":
         return model
-    target = folder / "tiny"
+    target = make_folder(folder) / "tiny"
     if not (target / "model.safetensors").exists():
         make_tiny(target, seed=seed)
     return str(target)
@@ -159,7 +160,10 @@ def _adapter_base(model: str) -> str | None:
     path = Path(model) / "adapter_config.json"
     if not path.is_file():
         return None
-    return json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    base: str = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    # A run's folder that was moved, or is seen from another working folder, still holds the tiny model it made.
+    beside = Path(model).resolve().parents[1] / Path(base).name
+    return str(beside) if not Path(base).exists() and (beside / "config.json").is_file() else base
 
 
 def _source(model: str) -> tuple[str, dict[str, Any]]:

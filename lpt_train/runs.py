@@ -180,9 +180,11 @@ class Run:
             with StopRequest() as stop:
                 yield stop
         except BaseException as error:
-            self.finish(
-                "failed", steps=self.body["steps"], proof=proof.finish(), failures=[f"{type(error).__name__}: {error}"]
-            )
+            try:
+                proved = proof.finish()
+            except Exception as also:  # a GPU that failed cannot be read either; the first error is the one to tell
+                proved = {"verdict": "not_computed", "reason": str(also)}
+            self.finish("failed", steps=self.body["steps"], proof=proved, failures=[f"{type(error).__name__}: {error}"])
             if isinstance(error, torch.OutOfMemoryError):
                 raise LptError(
                     "the GPU has not enough memory for this batch", seen=str(error).splitlines()[0],

@@ -84,7 +84,7 @@ def train(
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
     )  # fmt: skip
-    run.notes += _dropped_notes(rendered)
+    run.notes += _dropped_notes(rendered) + _seen_notes(split, eval_split)
     start = 0
     if resume and (checkpoint := latest(run.checkpoints)) is not None:
         restored = load_checkpoint(checkpoint, model=model, optimizer=optimizer, provenance=run.provenance)
@@ -203,6 +203,7 @@ def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig
     if split is None:
         return None
     check_contract(split, "sft")
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
     return render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
 
 
@@ -221,3 +222,8 @@ def _dropped_notes(rendered: Rendered) -> list[str]:
         return []
     reasons = ", ".join(f"{reason} {count}" for reason, count in rendered.dropped.items())
     return [f"{total} of {total + len(rendered.rows)} rows were dropped: {reasons}"]
+
+
+def _seen_notes(split: AdmittedSplit, held_out: AdmittedSplit | None) -> list[str]:
+    shared = len(set(split.record_ids) & set(held_out.record_ids)) if held_out is not None else 0
+    return [f"{shared} rows that the loss is evaluated on are trained on as well"] if shared else []

@@ -131,6 +131,16 @@ def test_an_adapter_folder_is_its_base_with_the_adapter_merged(tiny, tmp_path):
     assert model_digest(tmp_path / "adapter") != model_digest(tiny)
 
 
+def test_an_adapter_finds_the_tiny_model_of_its_run_where_the_run_is_now(tmp_path, monkeypatch):
+    made = make_tiny(tmp_path / "run" / "tiny", hidden=32, layers=1, heads=2)
+    monkeypatch.chdir(tmp_path)
+    adapter = tmp_path / "run" / "checkpoints" / "step-000001"
+    attach(load_model("run/tiny"), Lora(lora_r=2)).save_pretrained(adapter, save_embedding_layers=False)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    load_model(str(tmp_path / "moved" / "checkpoints" / "step-000001"))
+    assert not made.exists()
+
+
 def test_the_folder_is_an_ordinary_one(tiny):
     assert AutoModelForCausalLM.from_pretrained(tiny).config.model_type == "qwen2"
 

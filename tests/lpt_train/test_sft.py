@@ -20,7 +20,7 @@ from lpt_train.packing import epoch_order
 from lpt_train.render import Renderer
 from lpt_train.sft import train
 from manifests.catalog import Catalog
-from manifests.errors import LptError, RefusedError
+from manifests.errors import BadInputError, LptError, RefusedError
 
 TIMES = ("tokens_per_second", "step_seconds", "eta_seconds")
 
@@ -215,6 +215,18 @@ def test_rows_that_are_dropped_are_said_and_counted(tiny, tmp_path):
     result = train(config(tiny, max_steps=1), split=split, out=tmp_path / "run")
     assert result.body["data"]["dropped"] == {"no_supervised_token": 1, "too_long": 1}
     assert result.notes == ["2 of 10 rows were dropped: no_supervised_token 1, too_long 1"]
+
+
+@pytest.mark.parametrize("model", ["tiny", "given"])
+def test_a_folder_that_cannot_be_made_is_bad_input(tiny, sft_split, tmp_path, model):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(BadInputError, match="cannot be written"):
+        train(config(tiny if model == "given" else "tiny", max_steps=1), split=sft_split, out=tmp_path / "file" / "run")
+
+
+def test_rows_that_are_evaluated_and_trained_on_are_said(tiny, sft_split, tmp_path):
+    result = train(config(tiny, max_steps=1), split=sft_split, out=tmp_path / "run", eval_split=sft_split)
+    assert result.notes == ["16 rows that the loss is evaluated on are trained on as well"]
 
 
 def test_epochs_and_packing_set_the_number_of_steps(tiny, sft_split, tmp_path):
