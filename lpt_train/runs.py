@@ -154,7 +154,7 @@ class Run:
         kept = []
         for line in lines:
             try:
-                if json.loads(line)["step"] <= step:
+                if step > 0 and json.loads(line)["step"] <= step:  # from 0 everything is done again
                     kept.append(line)
             except (ValueError, KeyError):
                 continue  # the half line of a kill; its step comes again

@@ -117,6 +117,10 @@ def test_resuming_forgets_what_came_after_the_checkpoint(tmp_path, sft_split, ti
     run.resumed_at(2)
     assert [json.loads(line)["step"] for line in run.metrics_path.read_text().splitlines()] == [1, 2]
     assert run.body["metrics"] == {"loss": [1.0, 2.0]}
+    run.log(0, {"eval_loss": 1.0})
+    run.resumed_at(0)
+    assert run.metrics_path.read_bytes() == b""
+    assert run.body["metrics"] == {}
 
 
 def test_a_resume_may_change_what_is_watched_and_nothing_else(tmp_path, sft_split, tiny):
