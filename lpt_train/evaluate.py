@@ -182,6 +182,7 @@ def accuracy(
     cut = sum(completion.finish == "length" for group in groups for completion in group) / (len(items) * k)
     settings = {
         "temperature": sampling.temperature, "k": k, "seed": seed, "max_completion_length": sampling.max_new_tokens,
+        "batch_size": sampling.batch_size,
     }  # fmt: skip
     mean = sum(scores) / len(scores)
     return Evaluation(tuple(items), mean, low, high, len(scores), len(items) - len(scores), cut, settings)

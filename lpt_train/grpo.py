@@ -43,6 +43,7 @@ from lpt_train.schedule import multiplier
 from lpt_train.tasks import Task, probes, read_tasks
 from manifests.catalog import Catalog
 from manifests.errors import LptError, UsageError
+from manifests.files import make_folder
 
 BLIND = 3  # generations in a row in which no completion could be scored: the run ends
 TRUNCATED = 0.95  # share of completions cut in the first generation from which the run says that nothing can be learned
@@ -102,24 +103,18 @@ def train(
     generator = torch.Generator(place.device).manual_seed(options.seed)
     sampling = Sampling(config.max_completion_length, config.temperature, batch_size=config.rollout_batch_size)
     proof = Proof(policy.model)
+    make_folder(out)
     with RewardPool(
-        terms, workers=config.reward_workers, seconds=config.reward_timeout, memory_mb=config.reward_memory_mb
-    ) as pool:
+        terms, workers=config.reward_workers, seconds=config.reward_timeout, memory_mb=config.reward_memory_mb,
+        log=out / "rewards.log",
+    ) as pool:  # fmt: skip
         pool.check(probes(tasks))
         run = Run.create(
             out, "grpo", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
             tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
             catalog=catalog, resume=resume,
         )  # fmt: skip
-        done, skipped = 0, 0
-        if resume and (checkpoint := latest(run.checkpoints)) is not None:
-            back = load_checkpoint(
-                checkpoint, model=policy.model, optimizer=policy.optimizer, provenance=run.provenance
-            )
-            done, skipped = back.step, back.extra["skipped_steps"]
-            proof.restore(back.extra["proof"])
-            generator.set_state(back.tensors["sampler"])
-        run.resumed_at(done)
+        done, skipped = take_up(run, policy, proof, generator) if resume else (0, 0)
         rollouts = RolloutLog(out / "rollouts.jsonl", resumed_at=done)
         speed, blind = Speed(done, total), 0
         with run.guarded(proof) as stop:
@@ -213,6 +208,18 @@ def make_policy(config: GRPOConfig, source: str, place: Placement) -> Policy:
     if config.beta > 0 and not config.lora.use_peft:
         reference = load_model(source, dtype=place.dtype, device=place.device).requires_grad_(False)
     return Policy(model, adamw(model, config.optim), reference, place)
+
+
+def take_up(run: Run, policy: Policy, proof: Proof, generator: torch.Generator) -> tuple[int, int]:
+    """Go on from the newest checkpoint of the run: steps done, and how many of them were no update."""
+    done, skipped = 0, 0
+    if (checkpoint := latest(run.checkpoints)) is not None:
+        back = load_checkpoint(checkpoint, model=policy.model, optimizer=policy.optimizer, provenance=run.provenance)
+        done, skipped = back.step, back.extra["skipped_steps"]
+        proof.restore(back.extra["proof"])
+        generator.set_state(back.tensors["sampler"])
+    run.resumed_at(done)
+    return done, skipped
 
 
 def score(pool: RewardPool, tasks_P: Sequence[Task], texts_P_G: Sequence[Sequence[str]]) -> list[list[Score]]:

@@ -335,5 +335,5 @@ _ADVICE = {
     "wrong_length": "Return a list with exactly one value for each completion.",
     "time_limit_passed": "Make the function faster, or allow more time with --set reward_timeout=SECONDS.",
     "memory_limit_reached": "Use less memory, or allow more with --set reward_memory_mb=MEGABYTES.",
-    "process_ended": "Find what ends the process; its messages are in rewards.log of the run's folder.",
+    "process_ended": "Find what ends the process; a training run keeps its messages in rewards.log of its folder.",
 }
