@@ -21,7 +21,7 @@ from cli.options import (
     examples,
     named_paths,
 )
-from cli.output import Progress_, as_json, say, table
+from cli.output import Progress_, as_json, say, table, tell_notes
 
 EXAMPLES = examples(
     "lpt admit gsm8k --contract rlvr --train train.jsonl --test test.jsonl",
@@ -64,12 +64,12 @@ def admit(
     from manifests.catalog import Catalog
 
     given = {"train": train, "validation": validation or [], "test": test or []}
-    progress = Progress_()
+    opened, progress = Catalog.open(catalog), Progress_()
     admission = admit_splits(
         name,
         contract,
         {split: paths for split, paths in given.items() if paths},
-        catalog=Catalog.open(catalog),
+        catalog=opened,
         policy=policy,
         benchmarks=named_paths(benchmark, option="--benchmark"),
         against=against,
@@ -83,6 +83,7 @@ def admit(
         progress=progress,
     )
     progress.close()
+    tell_notes(opened)
     body = admission.to_json()
     if json:
         as_json(body)

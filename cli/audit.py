@@ -31,7 +31,7 @@ EXAMPLES = examples(
     "lpt data audit chats.jsonl --contract sft",
     "lpt data audit chats.jsonl --contract sft --tokenizer ./model --max-length 2048",
     "lpt data audit train=train.jsonl test=test.jsonl --contract rlvr --benchmark gsm8k=test.jsonl",
-    "lpt data audit chats.jsonl --contract sft --rows sft.empty_turn",
+    "lpt data audit chats.jsonl --contract sft --rows sft.turns.empty_share",
 )
 
 
@@ -108,11 +108,12 @@ def encoder(tokenizer: str | None) -> Any:
     try:
         from lpt_train.models import load_tokenizer
         from lpt_train.render import Renderer
+        from lpt_train.tiny import byte_tokenizer
     except ImportError as problem:
         raise UsageError(
             "the checks with a tokenizer need the trainer's packages", seen=problem, next="pip install 'lpt[train]'"
         ) from problem
-    return Renderer(load_tokenizer(tokenizer))
+    return Renderer(byte_tokenizer() if tokenizer == "tiny" else load_tokenizer(tokenizer))
 
 
 def verifiers() -> dict[str, Any]:

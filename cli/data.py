@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
-from cli.output import Progress_, as_json, say, table
+from cli.output import Progress_, as_json, one_line, say, table, tell_notes
 
 if TYPE_CHECKING:
     from lpt_data.stage import StageReport
@@ -61,11 +61,10 @@ def dedup(
         method=methods, threshold=threshold, key=key, keep=keep, ngram=ngram, seed=seed, workers=workers, memory=memory
     )
     dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
-    progress = Progress_()
-    report = run_stage(
-        "dedup", dataset, config, decide, output=out, catalog=Catalog.open(catalog), progress=progress, dry_run=dry_run
-    )
+    opened, progress = Catalog.open(catalog), Progress_()
+    report = run_stage("dedup", dataset, config, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run)
     progress.close()
+    tell_notes(opened)
     if json:
         as_json(report.to_json())
     else:
@@ -104,9 +103,10 @@ def split(
 
     config = SplitConfig(key=key, test=_count(test), validation=_count(validation), seed=seed, method=method)
     dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
-    progress = Progress_()
-    report = split_dataset(dataset, config, out=out, catalog=Catalog.open(catalog), progress=progress)
+    opened, progress = Catalog.open(catalog), Progress_()
+    report = split_dataset(dataset, config, out=out, catalog=opened, progress=progress)
     progress.close()
+    tell_notes(opened)
     if json:
         as_json(report.to_json())
     else:
@@ -136,14 +136,22 @@ def show_report(report: StageReport) -> None:
 
 
 def show_dedup(extra: dict[str, Any]) -> None:
-    """The S-curve at the threshold asked for, and the weakest removals first."""
-    if curve := extra.get("minhash", {}).get("s_curve"):
-        points = "  ".join(f"{float(j):.2f}→{float(p):.3f}" for j, p in curve)
+    """How pairs were proposed and verified, and the weakest removals first."""
+    if near := extra.get("minhash"):
+        points = "  ".join(f"{float(j):.2f}→{float(p):.3f}" for j, p in near["s_curve"])
         say(f"chance that a pair is proposed, by its true Jaccard: {points}")
+        say(
+            f"{near.get('candidates', 0):,} pairs compared, {near.get('verified', 0):,} at or above {near['threshold']}"
+        )
+    if keeper := extra.get("biggest_keeper"):
+        say(f"row {keeper['row']:,} stands for the most rows: {keeper['absorbed']:,} ({keeper['share']:.1%} of all)")
     if weakest := extra.get("weakest"):
         table(
             ["score", "removed row", "its text", "kept row", "its text"],
-            [(w["score"], w["row"], w["text"], w["witness_row"], w["witness_text"]) for w in weakest],
+            [
+                (w["score"], w["row"], one_line(w["text"]), w["witness_row"], one_line(w["witness_text"]))
+                for w in weakest
+            ],
             title="weakest removals",
         )
 

@@ -17,7 +17,7 @@ Out = Annotated[Path, typer.Option("--out", help="JSONL file to write.", show_de
 
 @app.command(
     "countdown",
-    epilog=examples("lpt data generate countdown --n 2000 --numbers 2 --low 1 --high 30 --out problems.jsonl"),
+    epilog=examples("lpt data generate countdown --n 2000 --numbers 2 --high 60 --out problems.jsonl"),
 )
 def countdown(
     out: Out,

@@ -53,6 +53,8 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 def run() -> None:
     """Entry point of the console script. Usage errors are Typer's own (exit 2)."""
+    # Spinning OpenMP threads starve each other on a machine that does other work too; read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except LptError as problem:

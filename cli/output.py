@@ -92,9 +92,20 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def tell_notes(catalog: Any) -> None:
+    """Say what the catalog wants known: an index that is busy, one that was damaged and made again."""
+    for note in catalog.notes:
+        say(note, style="yellow")
+
+
 def clean(text: str) -> str:
     """The text with terminal control characters made visible, so that a row of data cannot drive the terminal."""
     return "".join(c if c in "\n\t" or (c.isprintable() or c == " ") else f"\\x{ord(c):02x}" for c in text)
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space as one space."""
+    return " ".join(text.split())
 
 
 class Progress_:

@@ -156,6 +156,19 @@ def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: 
     return load_split(admitted, catalog=catalog)
 
 
+# What the live line has room for; metrics.jsonl has everything.
+LIVE = (
+    "loss",
+    "reward",
+    "frac_zero_variance",
+    "truncated_share",
+    "entropy",
+    "grad_norm",
+    "tokens_per_second",
+    "eta_seconds",
+)
+
+
 class StepLine:
     """The live line of a training run: step, what it measures, speed, time left."""
 
@@ -166,7 +179,7 @@ class StepLine:
         """Show one step; on a terminal the line is redrawn, elsewhere it is one line a call."""
         from cli.output import _console, shown
 
-        parts = "  ".join(f"{name} {shown(float(value))}" for name, value in metrics.items())
+        parts = "  ".join(f"{name} {shown(float(value))}" for name, value in metrics.items() if name in LIVE)
         text = f"step {step:,}/{total:,}  {parts}"
         if not _console().is_terminal:
             say(text)
@@ -185,13 +198,27 @@ class StepLine:
             self._live = None
 
 
+# How fast a run went has its own line.
+PACE = ("tokens_per_second", "step_seconds", "eta_seconds")
+
+
 def show_run(body: dict[str, Any]) -> None:
     """A run on one screen: what moved, how fast, the proof of an update, where it lies."""
-    table(["metric", "first", "last"], [(name, *ends) for name, ends in body["metrics"].items()])
+    moved = [(name, *ends) for name, ends in body["metrics"].items() if name not in PACE]
+    table(["metric", "first", "last"], moved)
     say(
         f"{body['steps']:,} steps in {body['seconds']:.0f} s, {body['tokens_per_second']:,.0f} tokens/s, "
         f"{body['peak_memory_bytes'] / 2**20:,.0f} MiB"
     )
     if body.get("tainted"):
         say("this run and everything made from it are marked: its data was not admitted", style="yellow")
-    say(f"run {body['run_id']}  checkpoint {body['checkpoint']}")
+    proof = body["proof"]
+    if proof:
+        say(
+            f"update: {proof['verdict']}; {proof['changed_tensors']} of {proof['trainable_tensors']} tensors changed, "
+            f"{proof['nonzero_gradients']} of {proof['updates']} gradients were not zero"
+        )
+    for note in body["notes"]:
+        say(note, style="yellow")
+    checkpoint = body["checkpoint"] or {}
+    say(f"run {body['run_id']} {body['status']}  checkpoint {checkpoint.get('path', 'none')}")

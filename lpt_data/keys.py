@@ -58,6 +58,11 @@ def key_hash(key: str, normaliser: str) -> bytes:
     return hashlib.sha256(f"{KEY_VERSION}\0{normaliser}\0{key}".encode()).digest()
 
 
+def key_of(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any], normaliser: str) -> bytes:
+    """Return the key hash of a row; RecordError where the row has no key."""
+    return key_hash(canonical_key(kind, record, extra, normaliser), normaliser)
+
+
 def normalise_text(text: str) -> str:
     """Return text without case, punctuation, symbols and the shape of its spaces."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_punctuation("")).split())
