@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from cli.admit import show_admission
 from cli.audit import show_checks, show_verdict, verifiers
 from cli.data import show_report, show_split
+from cli.evaluate import show_paired
 from cli.options import examples
-from cli.output import Progress_, data, say, table
+from cli.output import Progress_, data, one_line, say, table
 from cli.sql import show
 from cli.train import StepLine
-from manifests.errors import UsageError
+from manifests.errors import RefusedError, UsageError
 
 EXAMPLES = examples("lpt demo", "lpt demo --dir try --seed 7")
 
 MARK = ".lpt-demo"  # names a folder that the demo made and may empty again
 HELD_OUT = 500  # canonical keys that measure the model, fixed before anything is trained
-HIGHEST = 30  # two-number problems over 1..30
+PROBLEMS, HIGHEST = 6_000, 99  # two-number problems over 1..99
+
+# A fixed budget, never "until it looks good": about 1.5 minutes on two cores.
+MODEL = {"hidden": 128, "layers": 2, "heads": 4}
+COMMON = {"use_peft": False, "lr_scheduler_type": "linear", "adam_beta2": 0.99}
+SFT = COMMON | {
+    "max_steps": 300,
+    "per_device_train_batch_size": 32,
+    "max_length": 128,
+    "learning_rate": 2e-3,
+    "warmup_steps": 20,
+    "logging_steps": 5,
+}
+GRPO = COMMON | {
+    "max_steps": 50,
+    "num_generations": 8,
+    "per_device_train_batch_size": 64,
+    "gradient_accumulation_steps": 4,
+    "max_completion_length": 24,
+    "learning_rate": 5e-4,
+    "warmup_steps": 5,
+}
 
 
 @dataclass(frozen=True)
@@ -99,14 +122,12 @@ def deduplicate(journey: Journey) -> None:
     )
     progress.close()
     show_report(report)
-    table(
-        ["score", "removed", "its text", "kept", "its text"],
-        [
-            (w["score"], w["row"], w["text"][:90], w["witness_row"], w["witness_text"][:90])
-            for w in report.extra["weakest"][:3]
-        ],
-        title="three removals with the kept row they were compared with, the weakest evidence first",
-    )
+    shown = [
+        (w["score"], w["row"], one_line(w["text"])[:90], w["witness_row"], one_line(w["witness_text"])[:90])
+        for w in report.extra["weakest"][:3]
+    ]
+    title = "three removals with the kept row they were compared with, the weakest evidence first"
+    table(["score", "removed", "its text", "kept", "its text"], shown, title=title)
 
 
 def plant_and_catch(journey: Journey) -> None:
@@ -114,40 +135,162 @@ def plant_and_catch(journey: Journey) -> None:
     from lpt_data.config import DedupConfig, SplitConfig
     from lpt_data.dataset import Dataset
     from lpt_data.dedup import decide
-    from lpt_data.generate.countdown import problems
     from lpt_data.split import split
     from lpt_data.stage import run_stage
-    from lpt_data.write import write_jsonl
 
     chapter("b. Plant duplicates, permuted copies and a test leak in Countdown problems; catch each")
-    made = list(problems(1_000_000, numbers=2, seed=journey.seed, high=HIGHEST))
-    rng = random.Random(journey.seed)
-    copies = rng.sample(made, 150)
-    permuted = [row | {"nums": row["nums"][::-1]} for row in rng.sample(made, 150) if row["nums"][0] != row["nums"][1]]
-    rows = [*made, *copies, *permuted]
-    rng.shuffle(rows)
     raw = journey.file("problems.jsonl")
-    write_jsonl(raw, rows)
-    say(f"planted {len(copies)} exact copies and {len(permuted)} permuted copies among {len(made):,} problems")
-
-    unique = journey.file("problems.unique.jsonl")
-    config = DedupConfig(method=("exact",), key="row")
-    show_report(run_stage("dedup", Dataset.open([str(raw)]), config, decide, output=unique, catalog=journey.catalog))
-    splits = split(
-        Dataset.open([str(unique)]),
+    planted = write_problems(raw, journey.seed)
+    say(f"planted among {PROBLEMS:,} problems: {planted['copies']} exact copies, {planted['permuted']} permuted copies")
+    for says, key, layout, source, target in (
+        ("exact copies: equal rows", "row", "countdown", raw, journey.file("unique.jsonl")),
+        (
+            "permuted copies: equal questions",
+            "prompt",
+            "prompt_answer",
+            journey.file("unique.jsonl"),
+            journey.file("clean.jsonl"),
+        ),
+    ):
+        say(f"\n{says}", style="bold")
+        config = DedupConfig(method=("exact",), key=key)
+        rows = Dataset.open([str(source)], layout=layout)
+        show_report(run_stage("dedup", rows, config, decide, output=target, catalog=journey.catalog))
+    say("\nsplit by (target, sorted numbers)", style="bold")
+    report = split(
+        Dataset.open([str(journey.file("clean.jsonl"))], layout="countdown"),
         SplitConfig(key="countdown", test=HELD_OUT, seed=journey.seed),
         out=journey.file("splits"),
         catalog=journey.catalog,
     )
-    show_split(splits.extra)
+    show_split(report.extra)
+    catch_the_leak(journey)
+
+
+def write_problems(path: Path, seed: int) -> dict[str, int]:
+    """Write problems with planted copies; each row has the columns of an SFT and of an RLVR record besides.
+
+    The SFT answers show the form and pick the operation by chance: what is right is left for GRPO to find out.
+    """
+    from lpt_data.generate.countdown import problems
+    from lpt_data.write import write_jsonl
+
+    rng = random.Random(seed)
+    made = list(problems(PROBLEMS, numbers=2, seed=seed, high=HIGHEST))
+    copies = rng.sample(made, 150)
+    permuted = [row | {"nums": row["nums"][::-1]} for row in rng.sample(made, 300) if len(set(row["nums"])) == 2]
+    rows = [with_records(row, rng) for row in made]
+    known = {json.dumps([row["nums"], row["target"]]): row for row in rows}
+    rows += [known[json.dumps([row["nums"], row["target"]])] for row in copies]
+    rows += [with_records(row, rng) for row in permuted]
+    rng.shuffle(rows)
+    write_jsonl(path, rows)
+    return {"copies": len(copies), "permuted": len(permuted)}
+
+
+def with_records(row: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The row with a short prompt, a shown answer and a gold answer."""
+    large, small = sorted(row["nums"], reverse=True)
+    prompt = [{"role": "user", "content": f"{large} {small} = {row['target']}"}]
+    shown = {"role": "assistant", "content": f"<answer>{large}{rng.choice('+-*/')}{small}</answer>"}
+    gold = json.dumps({"numbers": row["nums"], "target": row["target"]})
+    return row | {"prompt": prompt, "answer": gold, "verifier": "countdown", "messages": [*prompt, shown]}
+
+
+def catch_the_leak(journey: Journey) -> None:
+    """Put one test problem into the train file with its numbers in the other order, and ask for admission."""
+    from lpt_train.admitted import load_split
+
+    splits = journey.file("splits")
+    test = [json.loads(line) for line in (splits / "test.jsonl").read_text().splitlines()]
+    leaked = next(row for row in test if len(set(row["nums"])) == 2)
+    leaky = journey.file("train.leaky.jsonl")
+    line = json.dumps(leaked | {"nums": leaked["nums"][::-1]})
+    leaky.write_text((splits / "train.jsonl").read_text() + line + "\n")
+    say(f"\nplanted in a copy of train: test problem {leaked['nums']} → {leaked['target']}, its numbers swapped")
+    admission = admit_splits(journey, "leaky", "rlvr", leaky)
+    red = [check for check in admission.checks if check.status in ("fail", "error")]
+    show_checks(red)
+    show_verdict(admission.verdict, [])
+    try:
+        load_split("leaky:train", catalog=journey.catalog)
+    except RefusedError as refusal:
+        say(f"and the trainer: {refusal.what}", style="green")
+
+
+def admit_splits(journey: Journey, name: str, contract: str, train: Path) -> Any:
+    """Admit train and the held-out test under a contract, as `lpt admit` does."""
+    from lpt_data.admit import admit
+
+    return admit(
+        name,
+        contract,
+        {"train": [str(train)], "test": [str(journey.file("splits") / "test.jsonl")]},
+        catalog=journey.catalog,
+        key="countdown",
+        layout={"rlvr": "prompt_answer", "sft": "messages"}[contract],
+        verifiers=verifiers(),
+    )
 
 
 def admit_both(journey: Journey) -> None:
-    """(c) A leak is refused; without it the splits are admitted, for SFT and for RLVR."""
+    """(c) Without the leak the same splits are admitted, for SFT and for RLVR."""
+    chapter("c. Admit the rest")
+    for name, contract in (("format", "sft"), ("sums", "rlvr")):
+        admission = admit_splits(journey, name, contract, journey.file("splits") / "train.jsonl")
+        show_admission(admission.to_json())
+        passed = sum(check.status == "pass" for check in admission.checks)
+        say(f"{name}@{admission.version}, {contract}: {passed} checks passed; manifest {admission.manifest_id[:16]}…")
+        show_verdict(admission.verdict, admission.checks)
 
 
 def train_and_measure(journey: Journey) -> None:
     """(d) SFT, then GRPO, within a fixed budget; accuracy on held-out keys with paired intervals."""
+    from lpt_train import grpo, sft
+    from lpt_train.admitted import load_split
+    from lpt_train.config import SFTConfig, from_mapping
+    from lpt_train.config_grpo import GRPOConfig
+    from lpt_train.tiny import make_tiny
+
+    chapter(f"d. Train a small model made on the spot; measure on {HELD_OUT} held-out keys, fixed beforehand")
+    folders = {name: journey.file("runs") / name for name in ("start", "sft", "grpo")}
+    make_tiny(folders["start"], seed=journey.seed, **MODEL)
+    scores = {"start": measure(journey, folders["start"])}
+    for name, loop, kind, options, split in (
+        ("sft", sft, SFTConfig, SFT, "format:train"),
+        ("grpo", grpo, GRPOConfig, GRPO, "sums:train"),
+    ):
+        before = list(folders)[list(folders).index(name) - 1]
+        config = from_mapping(kind, options | {"model": str(folders[before]), "seed": journey.seed})
+        line = StepLine()
+        admitted = load_split(split, catalog=journey.catalog)
+        loop.train(config, split=admitted, out=folders[name], catalog=journey.catalog, progress=line)
+        line.close()
+        scores[name] = measure(journey, folders[name])
+        show_gain(name, scores[before], scores[name])
+
+
+def measure(journey: Journey, model: Path) -> dict[str, Any]:
+    """Evaluations of a model on the held-out keys: sampled as GRPO samples, and greedy."""
+    from lpt_train.admitted import load_split
+    from lpt_train.evaluate import evaluate
+
+    split = load_split("sums:test", catalog=journey.catalog)
+    common: dict[str, Any] = {"seed": journey.seed, "max_completion_length": 24, "batch_size": 1000}
+    return {
+        "sampled": evaluate(str(model), split, temperature=1.0, k=2, catalog=journey.catalog, **common),
+        "greedy": evaluate(str(model), split, catalog=journey.catalog, **common),
+    }
+
+
+def show_gain(name: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """The paired differences that a run made."""
+    from lpt_train.evaluate import paired_difference
+
+    say(f"\naccuracy before and after {name}, paired by problem:")
+    for way in ("sampled", "greedy"):
+        say(f"  {way}: ", style="dim")
+        show_paired(paired_difference(before[way], after[way]))
 
 
 QUESTIONS = (
@@ -177,6 +320,3 @@ def ask(journey: Journey) -> None:
         show(result.columns, result.rows, "table")
     for path in sorted(journey.folder.iterdir()):
         data(str(path))
-
-
-__all__ = ["EXAMPLES", "Iterable", "Mapping", "StepLine", "demo", "show_checks", "show_verdict", "verifiers"]
