@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
 import typer
 
 from cli import admit, audit, catalog, data, demo, evaluate, generate, manifest, sql, train
-from cli.output import error, say
+from cli.output import ReaderGoneError, error, say
 from manifests.errors import LptError
 
 HELP = """Curate, audit and admit data for LLM post-training, and train on what was admitted.
@@ -55,15 +56,16 @@ def run() -> None:
     """Entry point of the console script. Usage errors are Typer's own (exit 2)."""
     # Spinning OpenMP threads starve each other on a machine that does other work too; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # data is UTF-8, whatever the locale says
     try:
         app()
     except LptError as problem:
         error(problem, json_too="--json" in sys.argv)
         sys.exit(problem.exit_code)
-    except KeyboardInterrupt:
-        say("interrupted; nothing under a final name is half-written", style="yellow")
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader went away (`lpt sql … | head`): close stdout quietly, as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ReaderGoneError:
         sys.exit(0)
+    except SystemExit as end:
+        if end.code == 130:  # Typer's answer to Ctrl-C
+            say("interrupted; nothing under a final name is half-written", style="yellow")
+        raise

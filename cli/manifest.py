@@ -8,7 +8,7 @@ import typer
 
 from cli.audit import show_checks, show_verdict
 from cli.options import CatalogDir, Json, examples
-from cli.output import VERDICT_STYLE, as_json, data, say, styled, table
+from cli.output import VERDICT_STYLE, as_json, clean, data, say, styled, table
 
 app = typer.Typer(help="Admission manifests: list, show, verify, diff.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -126,7 +126,7 @@ def why(
     if json:
         as_json(answer.to_json())
     else:
-        data(str(answer))
+        data(clean(str(answer)))
 
 
 def _load(catalog: Any, ref: str) -> Any:

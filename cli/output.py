@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from manifests.errors import LptError
+from manifests.files import cannot_write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,15 +23,24 @@ STATUS_STYLE = {"pass": "green", "warn": "yellow", "fail": "bold red", "error": 
 VERDICT_STYLE = {"accept": "bold green", "tune": "bold yellow", "reject": "bold red"}
 
 
+class ReaderGoneError(Exception):
+    """Whoever read standard output has closed it (`lpt sql … | head`): there is nobody left to print for."""
+
+
 def say(text: str = "", *, style: str | None = None) -> None:
-    """Talk to the user: stderr, with a style; the text is never read as markup, so hostile data cannot colour it."""
-    _console().print(clean(text), style=style, markup=False, highlight=False)
+    """Talk to the user: stderr, with a style; the text is never read as markup, so hostile data cannot colour it.
+
+    Lines are not broken, so that a command to type next can be copied whole.
+    """
+    _console().print(clean(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def data(text: str) -> None:
-    """Print data: stdout, nothing added. Lone surrogates, which no stream can encode, become ``?``."""
-    sys.stdout.write(text.encode("utf-8", "replace").decode("utf-8") + "\n")
-    sys.stdout.flush()
+    """Print data: stdout, nothing added. Lone surrogates, which no stream can encode, become ``?``.
+
+    On a terminal, control characters are made visible; a file or a pipe gets the text as it is.
+    """
+    _print(clean(text) if sys.stdout is not None and sys.stdout.isatty() else text)
 
 
 def as_json(body: Mapping[str, Any]) -> None:
@@ -47,7 +60,12 @@ def table(
         grid.add_column(clean(column), overflow="fold")
     for row in rows:
         grid.add_row(*(cell if isinstance(cell, Text) else Text(clean(shown(cell))) for cell in row))
-    _console(to_stdout=to_stdout).print(grid)
+    if not to_stdout:
+        _console().print(grid)
+        return
+    held = io.StringIO()
+    _console(sys.stdout, held).print(grid)
+    _print(held.getvalue().removesuffix("\n"))
 
 
 def styled(text: str, style: str) -> Any:
@@ -65,16 +83,9 @@ def error(problem: LptError, *, json_too: bool) -> None:
     if problem.next:
         say(f"  next: {problem.next}")
     if json_too:
-        as_json(
-            {
-                "error": {
-                    "what": problem.what,
-                    "seen": str(problem.seen),
-                    "next": problem.next,
-                    "exit_code": problem.exit_code,
-                }
-            }
-        )
+        parts = {"what": problem.what, "seen": str(problem.seen), "next": problem.next, "exit_code": problem.exit_code}
+        with contextlib.suppress(LptError, ReaderGoneError):  # the error may be that stdout cannot be written
+            as_json({"error": parts})
 
 
 def shown(value: Any) -> str:
@@ -163,12 +174,57 @@ class Progress_:
         self._bar.start()
 
 
-def _console(*, to_stdout: bool = False) -> Console:
+class _Talk:
+    """stderr, where what cannot be written is dropped: talk that is lost must not end a run of many hours."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream if stream is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            _discard(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            _discard(self._stream)
+
+
+def _print(text: str) -> None:
+    """Write to stdout; raises `ReaderGoneError` when nobody reads it and `BadInputError` when it cannot be written."""
+    if sys.stdout is None:  # started with stdout closed
+        return
+    try:
+        sys.stdout.write(text.encode("utf-8", "replace").decode("utf-8") + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+        raise ReaderGoneError from None
+    except OSError as problem:
+        _discard(sys.stdout)
+        raise cannot_write("standard output", problem) from problem
+
+
+def _discard(stream: TextIO) -> None:
+    """Point a stream at nothing, so that the interpreter does not stumble over it once more when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _console(stream: TextIO | None = None, into: TextIO | None = None) -> Console:
+    """A console as wide and colourful as `stream` (stderr when left out) is, that writes to it, or `into` another."""
     from rich.console import Console
 
-    stream = sys.stdout if to_stdout else sys.stderr
-    wide = None if stream.isatty() else 160
-    return Console(file=stream, width=wide, soft_wrap=False)
+    shown_on: Any = stream if stream is not None else _Talk(sys.stderr)
+    terminal = shown_on.isatty()
+    return Console(file=into or shown_on, width=None if terminal else 160, force_terminal=terminal or None)
 
 
 def _jsonable(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from cli.options import CatalogDir, Json, examples
-from cli.output import as_json, data, say, table
+from cli.output import as_json, clean, data, say, table
 
 EXAMPLES = examples(
     'lpt sql "select stage, rows_in, rows_out from v_stage"',
@@ -69,5 +69,5 @@ def show(columns: list[str], rows: list[tuple], format: Format) -> None:
 
 
 def _md(value: object) -> str:
-    text = "" if value is None else str(value)
+    text = "" if value is None else clean(str(value)).replace("\t", " ")
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
