@@ -58,12 +58,12 @@ def audit(
     An input may be SPLIT=PATH, so that leakage between splits is checked too.
     """
     from lpt_data.audit import audit as run_audit
+    from lpt_data.audit import contract_of
     from lpt_data.dataset import Dataset
 
-    splits = split_inputs(inputs)
+    splits, kind = split_inputs(inputs), contract_of(contract).name
     datasets = {
-        name: Dataset.open(paths, kind=contract, layout=layout, text_column=text_column)
-        for name, paths in splits.items()
+        name: Dataset.open(paths, kind=kind, layout=layout, text_column=text_column) for name, paths in splits.items()
     }
     progress = Progress_()
     report = run_audit(

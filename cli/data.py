@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
 from cli.output import Progress_, as_json, one_line, say, table, tell_notes
+from manifests.errors import UsageError
 
 if TYPE_CHECKING:
     from lpt_data.stage import StageReport
@@ -89,7 +90,9 @@ def split(
     test: Annotated[float, typer.Option(min=0, help="Keys held out for test: a count, or a share below 1.")] = 0,
     validation: Annotated[float, typer.Option(min=0, help="Keys held out for validation, likewise.")] = 0,
     seed: Annotated[int, typer.Option(help="Salt of the hash that assigns keys.")] = 0,
-    method: Annotated[str, typer.Option(help="hash (new data moves no old row) or draw (drawn over keys).")] = "hash",
+    method: Annotated[
+        Literal["hash", "draw"], typer.Option(help="hash (new data moves no old row) or draw (drawn over keys).")
+    ] = "hash",
     layout: Layout = None,
     text_column: TextColumn = "text",
     catalog: CatalogDir = None,
@@ -115,6 +118,8 @@ def split(
 
 
 def _count(value: float) -> int | float:
+    if value >= 1 and not value.is_integer():  # inf, too
+        raise UsageError("a count of keys is whole", seen=value, next="--test 500, or a share below 1: --test 0.1")
     return int(value) if value >= 1 or value == 0 else value
 
 
