@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from manifests.canon import json_text
-from manifests.errors import BadInputError, RecordError
+from manifests.errors import BadInputError, RecordError, UsageError
 
 Row = Mapping[str, Any]
 Convert = Callable[[Row], dict[str, Any]]
@@ -351,7 +351,10 @@ _CANONICAL = ("text", "messages", "prompt_answer")
 
 
 def named(name: str, kind: str | None = None) -> Layout:
-    """Return the layout of that name, able to serve `kind`, or raise BadInputError with those that are."""
+    """Return the layout of that name, able to serve `kind`, or raise BadInputError with those that are.
+
+    A name that no layout has is a UsageError.
+    """
     fit = [known for known, layout in LAYOUTS.items() if kind is None or kind in layout.kinds]
     if name in fit:
         return LAYOUTS[name]
@@ -360,7 +363,7 @@ def named(name: str, kind: str | None = None) -> Layout:
             f"rows of the layout {name} are no {kind} records", seen=name, next=f"one of: {', '.join(fit)}"
         )
     near = difflib.get_close_matches(name, LAYOUTS, n=1)
-    raise BadInputError(
+    raise UsageError(
         "no layout has that name",
         seen=name,
         next=f"did you mean {near[0]}? Known: {', '.join(LAYOUTS)}" if near else f"one of: {', '.join(LAYOUTS)}",

@@ -200,7 +200,7 @@ def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise UsageError(
             "not a name for a manifest",
-            seen=name,
+            seen=name or "an empty name",
             next="letters, digits, '.', '_' and '-', at most 100, e.g. gsm8k-clean",
         )
     return name
