@@ -1,0 +1,171 @@
+"""Every command of the command line, run for real, as a user starts it, on tens of rows.
+
+The commands are found by walking the application: a command without an entry here fails the first test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+LPT = Path(sys.executable).parent / "lpt"
+
+DATA = {
+    "stage_id", "rows_in", "rows_out", "removed", "quarantined", "output", "content_root", "decisions", "seconds",
+    "rows_per_second", "peak_memory_bytes",
+}  # fmt: skip
+CHECK = {"id", "status", "value", "op", "threshold", "n", "severity", "next"}
+AUDIT = {"verdict", "checks"}
+ADMISSION = AUDIT | {"splits", "disjoint", "manifest_id", "name", "version"}
+RUN = {
+    "run_id", "manifest", "split", "steps", "metrics", "tokens_per_second", "peak_memory_bytes", "checkpoint",
+    "seconds",
+}  # fmt: skip
+SMALL = "--set max_steps=1 --set lora_r=2"
+GRPO = (
+    f"{SMALL} --set num_generations=2 --set per_device_train_batch_size=2 --set gradient_accumulation_steps=1 "
+    "--set max_completion_length=2 --set reward_workers=1"
+)
+
+# Command -> (arguments, keys of its JSON; None where it has no --json). In an order in which each finds what it needs.
+RUNS: dict[str, tuple[str, set[str] | None]] = {
+    "data generate countdown": ("--n 60 --numbers 2 --high 40 --out problems.jsonl", None),
+    "data generate package-docs": ("--out docs.jsonl --max-bytes 60000", None),
+    "data dedup": ("docs.jsonl --out clean.parquet --threshold 0.8", DATA),
+    "data split": ("problems.jsonl --key countdown --test 12 --seed 1 --out splits", DATA | {"splits", "disjoint"}),
+    "data audit": ("train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown", AUDIT),
+    "admit": (
+        "sums --contract rlvr --train splits/train.jsonl --test splits/test.jsonl --key countdown --out sums",
+        ADMISSION,
+    ),
+    "manifest list": ("", {"manifests"}),
+    "manifest show": ("sums", {"manifest_id", "type", "name", "version", "splits", "checks", "verdict"}),
+    "manifest verify": ("sums", {"ok", "files", "problems"}),
+    "manifest diff": ("sums@1 sums", {"splits", "checks", "bump"}),
+    "train settings": ("sft", None),
+    "train sft": (f"--unadmitted chats.jsonl --model tiny --out runs/sft {SMALL}", RUN),
+    "train grpo": (f"--admitted sums:train --model runs/sft --out runs/grpo {GRPO}", RUN),
+    "eval": ("--admitted sums:test --model runs/grpo --n 2 --max-tokens 2", {"models", "split"}),
+    "why": ("problems.jsonl:1", set()),
+    "catalog rebuild": ("", {"catalog", "objects", "head"}),
+    "sql": ("@runs", {"columns", "rows"}),
+}
+EXEMPT = {"demo"}  # takes minutes; `make demo` runs it
+
+
+def commands(group: object = None, path: str = "") -> Iterator[tuple[str, object]]:
+    """Every command as `data dedup` with its object, walked from the application."""
+    from cli.main import app
+
+    group = group or typer.main.get_command(app)
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}", command
+
+
+COMMANDS = dict(commands())
+
+
+def run(folder: Path, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment.pop("LPT_CATALOG", None)
+    return subprocess.run(
+        [LPT, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One folder in which the commands follow each other; only one conversation of it is not made by them."""
+    folder = tmp_path_factory.mktemp("smoke")
+    turns = [{"role": "user", "content": "say one"}, {"role": "assistant", "content": "one"}]
+    (folder / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 2)
+    return folder
+
+
+def test_every_command_is_here():
+    assert set(COMMANDS) == set(RUNS) | EXEMPT
+
+
+def test_only_commands_without_an_object_to_print_lack_json():
+    for name, command in COMMANDS.items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert ("--json" in options) == (name in RUNS and RUNS[name][1] is not None), name
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_command_runs(folder, name):
+    arguments, keys = RUNS[name]
+    ran = run(folder, *name.split(), *arguments.split(), *(["--json"] if keys is not None else []))
+    assert ran.returncode == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    if keys is None:
+        return
+    body = json.loads(ran.stdout)  # one object and nothing else
+    assert isinstance(body, dict)
+    assert keys <= set(body), keys - set(body)
+    if keys & {"checks"} and name != "manifest diff":
+        assert all(set(check) >= CHECK for check in body["checks"])
+    if keys >= DATA:
+        assert body["rows_in"] == body["rows_out"] + sum(body["removed"].values()) + body["quarantined"]
+        assert (folder / body["decisions"]).is_file()
+        assert (folder / body["output"]).exists()
+    if keys >= RUN:
+        assert all(len(ends) == 2 for ends in body["metrics"].values())
+        assert body["steps"] == 1
+        assert (folder / body["checkpoint"]["path"]).is_dir()
+
+
+def test_the_same_commands_for_people(folder):
+    """Without --json: talk is on stderr; what was asked for, where it is data, on stdout."""
+    talk = [
+        "manifest show sums",
+        "manifest verify sums",
+        "manifest diff sums@1 sums",
+        "data audit docs.jsonl --contract text",
+        "data dedup docs.jsonl --out c.jsonl --method exact",
+        "catalog rebuild",
+    ]
+    for line in talk:
+        ran = run(folder, *line.split())
+        assert ran.returncode in (0, 3, 4), ran.stderr
+        assert ran.stdout == ""
+        assert ran.stderr.strip()
+    for line in ("manifest list", "sql @runs", "why problems.jsonl:1"):
+        ran = run(folder, *line.split())
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.strip()
+        assert ran.stderr == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_examples(tmp_path, name, capsys):
+    """`--help` in this process: the start of the interpreter is measured elsewhere."""
+    from cli.main import app
+
+    with pytest.raises(SystemExit) as end:
+        app([*name.split(), "--help"])
+    assert not end.value.code
+    text = capsys.readouterr().out
+    assert f"lpt {name}" in text.split("Examples:", 1)[1]
+    for option in COMMANDS[name].params:
+        assert option.opts[0].startswith("--") is False or option.help, f"{name} {option.opts} says nothing"
+    assert COMMANDS[name].help
+
+
+def test_help_and_version(tmp_path):
+    for arguments in (["--help"], ["data", "--help"], []):
+        ran = run(tmp_path, *arguments)
+        assert ran.returncode == (0 if arguments else 2)
+        assert "Usage: lpt" in ran.stdout + ran.stderr
+    assert run(tmp_path, "--version").stdout.strip()[0].isdigit()
+    assert not list(tmp_path.iterdir())
