@@ -28,8 +28,9 @@ from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from lpt_train.disk import WRITE_ERRORS, cannot_save
 from manifests.errors import BadInputError, LptError, RefusedError
-from manifests.files import cannot_write, fsync_file, fsync_folder
+from manifests.files import fsync_file, fsync_folder
 
 STATE, PROVENANCE = "state.json", "lpt.json"
 
@@ -101,9 +102,9 @@ def save_checkpoint(
             final.rename(directory / f".tmp-old-{final.name}-{os.getpid()}")
         temporary.rename(final)
         fsync_folder(directory)
-    except OSError as error:
+    except WRITE_ERRORS as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise cannot_write(final, error) from error
+        raise cannot_save(final, error) from error
     for old in checkpoints(directory)[:-keep_last]:
         # Renamed first: a half-deleted folder must not look like a checkpoint.
         old.rename(directory / f".tmp-old-{old.name}-{os.getpid()}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from lpt_train.disk import WRITE_ERRORS, cannot_save
 from lpt_train.tiny import make_tiny
 from manifests.errors import BadInputError, RefusedError, UsageError
 from manifests.files import make_folder
@@ -72,8 +75,22 @@ def resolve(model: str, folder: Path, *, seed: int = 0) -> str:
         return model
     target = make_folder(folder) / "tiny"
     if not (target / "model.safetensors").exists():
-        make_tiny(target, seed=seed)
+        _make_tiny_whole(target, seed)
     return str(target)
+
+
+def _make_tiny_whole(target: Path, seed: int) -> None:
+    """The tiny model, whole or not at all: the weights, by which it is found again, are put in place last."""
+    temporary = target.with_name(f".tmp-tiny-{os.getpid()}")
+    try:
+        make_tiny(temporary, seed=seed)
+        target.mkdir(exist_ok=True)
+        for path in sorted(temporary.iterdir(), key=lambda path: path.suffix == ".safetensors"):
+            path.replace(target / path.name)
+    except WRITE_ERRORS as error:
+        raise cannot_save(target, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerFast:

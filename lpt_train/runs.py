@@ -11,6 +11,7 @@ and the result says so.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import platform
@@ -37,7 +38,7 @@ from lpt_train.config import to_mapping
 from lpt_train.proof import Proof
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError, RefusedError, UsageError
-from manifests.files import exclusive_lock, make_folder, write_atomic
+from manifests.files import cannot_write, exclusive_lock, make_folder, write_atomic
 
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
 Progress = Callable[[int, int, Mapping[str, float]], None]
@@ -190,6 +191,8 @@ class Run:
                     "the GPU has not enough memory for this batch", seen=str(error).splitlines()[0],
                     next="halve per_device_train_batch_size and double gradient_accumulation_steps: same update",
                 ) from error  # fmt: skip
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise cannot_write(self.out, error) from error
             raise
 
     def require_finite(self, step: int, **values: float) -> None:

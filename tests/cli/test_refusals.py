@@ -179,6 +179,20 @@ def test_a_full_disk_under_the_catalog(tmp_path, disk):
     assert invoke("manifest", "verify", "big", "--catalog", disk / "cat", cwd=tmp_path).code == 0
 
 
+def test_a_full_disk_under_a_run(place, model, tmp_path, disk):
+    """Nothing half-written is taken for a checkpoint or a model, and --resume goes on when there is space."""
+    run = sft("--admitted", "chats:train", "--set", "use_peft=false", model=model, out=disk / "r")
+    outcome = refused(invoke(*run, "--json", cwd=place), 5, "cannot be written", "No space left", "free some space")
+    assert outcome.json["error"]["exit_code"] == 5
+    assert not list((disk / "r" / "checkpoints").iterdir())
+    refused(invoke(*sft("--admitted", "chats:train", model="tiny", out=disk / "t"), cwd=place), 5, "No space left")
+    assert contents(disk / "t") == {}
+    subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
+    assert invoke(*run, "--resume", cwd=place).code == 0
+    assert json.loads((disk / "r" / "run.json").read_bytes())["status"] == "done"
+    assert invoke(*sft("--admitted", "chats:train", model="tiny", out=disk / "t"), cwd=place).code == 0
+
+
 @pytest.fixture
 def sealed(tmp_path):
     """Two folders that take no writing: an empty one and one with a file of rows and a catalog."""
