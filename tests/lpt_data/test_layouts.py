@@ -9,7 +9,7 @@ import pytest
 from lpt_data.dataset import Dataset
 from lpt_data.layouts import LAYOUTS, countdown_prompt, detect, named
 from manifests.canon import canonical_bytes
-from manifests.errors import BadInputError, RecordError
+from manifests.errors import BadInputError, RecordError, UsageError
 
 
 def convert(layout, kind, row):
@@ -213,7 +213,7 @@ def test_what_cannot_be_told_is_an_error_with_the_columns_seen():
         detect(["body", "title"])
     with pytest.raises(BadInputError, match="no rlvr records"):
         detect(["messages"], "rlvr")
-    with pytest.raises(BadInputError, match="did you mean sharegpt"):
+    with pytest.raises(UsageError, match="did you mean sharegpt"):
         named("share_gpt")
     with pytest.raises(BadInputError, match="no rlvr records"):
         named("alpaca", "rlvr")
