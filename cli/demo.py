@@ -28,9 +28,10 @@ EXAMPLES = examples("lpt demo", "lpt demo --dir try --seed 7")
 MARK = ".lpt-demo"  # names a folder that the demo made and may empty again
 HELD_OUT = 500  # canonical keys that measure the model, fixed before anything is trained
 PROBLEMS, HIGHEST = 6_000, 99  # two-number problems over 1..99
+RIGHT = 0.4  # share of the shown answers whose operation is the right one
 
 # A fixed budget, never "until it looks good": about 1.5 minutes on two cores.
-MODEL = {"hidden": 128, "layers": 2, "heads": 4}
+MODEL: dict[str, Any] = {"hidden": 128, "layers": 2, "heads": 4, "initializer_range": 0.04}
 COMMON = {"use_peft": False, "lr_scheduler_type": "linear", "adam_beta2": 0.99}
 SFT = COMMON | {
     "max_steps": 300,
@@ -170,7 +171,8 @@ def plant_and_catch(journey: Journey) -> None:
 def write_problems(path: Path, seed: int) -> dict[str, int]:
     """Write problems with planted copies; each row has the columns of an SFT and of an RLVR record besides.
 
-    The SFT answers show the form and pick the operation by chance: what is right is left for GRPO to find out.
+    The SFT answers show the form and little more: the operation is the right one in two of five, else drawn by chance.
+    Choosing it is left for GRPO to learn.
     """
     from lpt_data.generate.countdown import problems
     from lpt_data.write import write_jsonl
@@ -192,7 +194,9 @@ def with_records(row: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     """The row with a short prompt, a shown answer and a gold answer."""
     large, small = sorted(row["nums"], reverse=True)
     prompt = [{"role": "user", "content": f"{large} {small} = {row['target']}"}]
-    shown = {"role": "assistant", "content": f"<answer>{large}{rng.choice('+-*/')}{small}</answer>"}
+    right = next(sign for sign in row["solution"] if sign in "+-*/")
+    sign = right if rng.random() < RIGHT else rng.choice("+-*/")
+    shown = {"role": "assistant", "content": f"<answer>{large}{sign}{small}</answer>"}
     gold = json.dumps({"numbers": row["nums"], "target": row["target"]})
     return row | {"prompt": prompt, "answer": gold, "verifier": "countdown", "messages": [*prompt, shown]}
 
@@ -246,6 +250,8 @@ def admit_both(journey: Journey) -> None:
 
 def train_and_measure(journey: Journey) -> None:
     """(d) SFT, then GRPO, within a fixed budget; accuracy on held-out keys with paired intervals."""
+    import torch
+
     from lpt_train import grpo, sft
     from lpt_train.admitted import load_split
     from lpt_train.config import SFTConfig, from_mapping
@@ -253,6 +259,8 @@ def train_and_measure(journey: Journey) -> None:
     from lpt_train.tiny import make_tiny
 
     chapter(f"d. Train a small model made on the spot; measure on {HELD_OUT} held-out keys, fixed beforehand")
+    torch.set_num_threads(1)  # two threads on two cores that do other work as well wait for each other
+    say(f"SFT shows the form and the right operation in {RIGHT:.0%} of its answers; GRPO has to find out the rest")
     folders = {name: journey.file("runs") / name for name in ("start", "sft", "grpo")}
     make_tiny(folders["start"], seed=journey.seed, **MODEL)
     scores = {"start": measure(journey, folders["start"])}
@@ -271,7 +279,7 @@ def train_and_measure(journey: Journey) -> None:
 
 
 def measure(journey: Journey, model: Path) -> dict[str, Any]:
-    """Evaluations of a model on the held-out keys: sampled as GRPO samples, and greedy."""
+    """Evaluations of a model on the held-out keys: at temperature 1, which is what GRPO optimises, and greedy."""
     from lpt_train.admitted import load_split
     from lpt_train.evaluate import evaluate
 
@@ -288,8 +296,8 @@ def show_gain(name: str, before: dict[str, Any], after: dict[str, Any]) -> None:
     from lpt_train.evaluate import paired_difference
 
     say(f"\naccuracy before and after {name}, paired by problem:")
-    for way in ("sampled", "greedy"):
-        say(f"  {way}: ", style="dim")
+    for way, says in (("sampled", "temperature 1, two samples a problem"), ("greedy", "greedy")):
+        say(f"  {says}:", style="dim")
         show_paired(paired_difference(before[way], after[way]))
 
 

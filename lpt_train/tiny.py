@@ -46,11 +46,19 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_tiny(
-    directory: str | Path, *, hidden: int = 128, layers: int = 4, heads: int = 4, seed: int = 0, positions: int = 4096
+    directory: str | Path,
+    *,
+    hidden: int = 128,
+    layers: int = 4,
+    heads: int = 4,
+    seed: int = 0,
+    positions: int = 4096,
+    initializer_range: float = 0.02,
 ) -> Path:
     """Write model, tokenizer and generation config into `directory` and return it.
 
-    `hidden` and `heads` are the width and the attention heads, `positions` the context in tokens.
+    `hidden` and `heads` are the width and the attention heads, `positions` the context in tokens, `initializer_range`
+    the standard deviation of the first weights.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -58,7 +66,7 @@ def make_tiny(
     config = Qwen2Config(
         vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=max(1, heads // 2), max_position_embeddings=positions,
-        tie_word_embeddings=True, use_sliding_window=False, bos_token_id=None,
+        tie_word_embeddings=True, use_sliding_window=False, initializer_range=initializer_range, bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
