@@ -106,5 +106,5 @@ def show_admission(body: dict) -> None:
             for name, split in body["splits"].items()
         ],
     )
-    for pair in body["disjoint"]:
+    for pair in body.get("disjoint") or []:
         say(f"{pair['a']} ∩ {pair['b']} by {pair['by']}: {pair['intersection']}")

@@ -28,6 +28,7 @@ BATCH = 4096  # rows held as Python objects at a time
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _REF = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:@(?P<version>[0-9]+))?")
 _VERDICTS = ("accept", "tune", "reject")
+_STATUSES = ("pass", "warn", "fail", "error", "skipped")
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ def _checked(body: dict[str, Any], origin: str) -> dict[str, Any]:
     if body["type"] != TYPE:
         raise BadInputError("not an admission manifest", seen=f"{origin}: {body['type']}", next=f"a {TYPE} is needed")
     try:
-        fault = _fault(body)
+        fault = _fault(body) or _fault_of_the_optional(body)
     except (KeyError, TypeError, AttributeError) as error:
         fault = f"{type(error).__name__}: {error}"
     if fault:
@@ -215,6 +216,28 @@ def _fault(body: Mapping[str, Any]) -> str:
         if not all(isinstance(f["path"], str) for f in entry["files"]):
             return f"a path of {name}"
     return ""
+
+
+def _fault_of_the_optional(body: Mapping[str, Any]) -> str:
+    """Say what is wrong with fields that may be left out and must be what they should be where they are there."""
+    for check in body["checks"]:
+        texts = (check["id"], check.get("next", ""), check.get("detail", ""), check.get("op") or "")
+        numbers = (check.get("value"), check.get("threshold"), check.get("n"))
+        if check.get("status", "pass") not in _STATUSES or not all(isinstance(text, str) for text in texts):
+            return f"the check {check['id']!r}"
+        if not all(number is None or isinstance(number, int | float) for number in numbers):
+            return f"a number of the check {check['id']}"
+    for pair in body.get("disjoint") or []:
+        if not all(isinstance(pair[part], str) for part in ("a", "b", "by")) or type(pair["intersection"]) is not int:
+            return "disjoint"
+    for file in body.get("side_files") or []:
+        if not isinstance(file["path"], str) or type(file["bytes"]) is not int or not _DIGEST.fullmatch(file["sha256"]):
+            return "side_files"
+    for name, entry in body["splits"].items():
+        key = entry.get("key")
+        if key is not None and not (isinstance(key["normaliser"], str) and type(key["count"]) is int):
+            return f"the key of {name}"
+    return "" if isinstance(body.get("tokenizer") or {}, dict) else "tokenizer"
 
 
 def _id_or_zeros(kind: str, row: Mapping[str, Any]) -> bytes:

@@ -104,6 +104,18 @@ def test_split_references():
         lambda b: b["splits"]["train"].update(content_root="zz"),
         lambda b: b["splits"]["train"]["files"][0].update(path=3),
         lambda b: b["splits"]["train"]["files"][0].pop("sha256"),
+        lambda b: b.update(checks=[{"id": "x", "status": "splendid"}]),
+        lambda b: b.update(checks=[{"id": "x", "status": []}]),
+        lambda b: b.update(checks=[{"id": ["x"], "status": "pass"}]),
+        lambda b: b.update(checks=[{"id": "x", "status": "pass", "value": "none"}]),
+        lambda b: b.update(disjoint=True),
+        lambda b: b.update(disjoint=[{"a": "train", "b": "test"}]),
+        lambda b: b.update(disjoint=[{"a": "train", "b": "test", "by": "key", "intersection": "0"}]),
+        lambda b: b.update(side_files=[{"path": "buckets.json"}]),
+        lambda b: b.update(side_files=[{"path": "buckets.json", "bytes": 1, "sha256": {}}]),
+        lambda b: b["splits"]["train"].update(key=1.5),
+        lambda b: b["splits"]["train"].update(key={"normaliser": ["math"], "count": 1}),
+        lambda b: b.update(tokenizer=["a"]),
     ],
 )
 def test_a_damaged_manifest_is_refused_when_it_is_loaded(folder, change):
