@@ -20,7 +20,9 @@ HELD_OUT = 1000  # keys, declared before training
 catalog = Catalog.open(work / ".lpt-gpu")
 options = yaml.safe_load((Path(__file__).parent / "grpo.yaml").read_text())
 config = from_mapping(GRPOConfig, options | {"model": model, "reward": "countdown", "max_steps": steps})
-run = train(config, split=load_split(f"{work}/rlvr/manifest.json:train"), out=work / "runs/grpo-python", catalog=catalog)
+run = train(
+    config, split=load_split(f"{work}/rlvr/manifest.json:train"), out=work / "runs/grpo-python", catalog=catalog
+)
 
 test = load_split(f"{work}/rlvr/manifest.json:test")
 before, after = (
