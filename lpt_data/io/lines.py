@@ -92,7 +92,12 @@ def parse_lines(lines: list[bytes]) -> tuple[list[dict[str, Any] | None], list[B
         bad += [
             Bad(i, "not_an_object", "this line is null") for i, r in enumerate(rows) if r is None and i not in known
         ]
-    if _may_repeat_keys(lines, rows, bad):
+    try:
+        repeated = _may_repeat_keys(lines, rows, bad)
+    except TypeError:  # orjson reads 1,024 levels and writes 254
+        _refuse_depth(rows, bad)
+        repeated = _may_repeat_keys(lines, rows, bad)
+    if repeated:
         _find_repeated(lines, rows, bad)
     bad.sort()
     return rows, bad
@@ -153,6 +158,15 @@ def _may_repeat_keys(lines: list[bytes], rows: list[Any], bad: list[Bad]) -> boo
     escapes = escapes[raw[escapes + 1] == _U]
     ends_22 = (raw[escapes + 4] == _TWO) & (raw[escapes + 5] == _TWO)  # \uXX22, of which \u0022 is one
     return bool(ends_22.any())
+
+
+def _refuse_depth(rows: list[Any], bad: list[Bad]) -> None:
+    for place, row in enumerate(rows):
+        try:
+            orjson.dumps([row])
+        except TypeError:
+            bad.append(Bad(place, "nested_too_deeply", "more levels than can be written again as JSON"))
+            rows[place] = None
 
 
 def _find_repeated(lines: list[bytes], rows: list[Any], bad: list[Bad]) -> None:

@@ -183,6 +183,8 @@ def _element(value: Any) -> tuple[str, str]:
         message = str(error)
         if "surrogate" in message or "UTF-8" in message:
             return "lone_surrogate", message
+        if "Recursion" in message:
+            return "nested_too_deeply", "more levels than can be written again as JSON"
         if "64-bit" not in message:
             return "invalid_json", message
     return _inside(value)

@@ -35,6 +35,8 @@ def lines_of(blocks, **options):
         (b"null", "not_an_object"),
         (b'"text"', "not_an_object"),
         (b"[" * 5000, "invalid_json"),
+        (b'{"a": ' + b"[" * 300 + b"]" * 300 + b"}", "nested_too_deeply"),  # read by orjson, which cannot write it
+        (b'{"a": ' * 1000 + b"1" + b"}" * 1000, "nested_too_deeply"),
     ],
 )
 def test_each_damage_has_its_reason_and_its_neighbours_are_read(line, reason):
