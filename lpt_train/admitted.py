@@ -125,9 +125,11 @@ def load_unadmitted(path: str | Path, contract: str) -> AdmittedSplit:
     if not records:
         raise BadInputError("the file has no rows", seen=str(path), next="check the path")
     ids = record_ids(contract, records)
+    # By name: `Table.from_pylist` takes the columns of the first record for those of all.
+    table = pa.table({name: [record.get(name) for record in records] for name in FIELDS[contract]})
     return AdmittedSplit(
         name=str(path), version=0, split="", contract=contract, manifest_id=None, verdict="unadmitted",
-        table=pa.Table.from_pylist(records), record_ids=[row.tobytes().hex() for row in ids],
+        table=table, record_ids=[row.tobytes().hex() for row in ids],
         content_root=content_root(ids).root, order_sha256=order_sha256(ids), tokenizer=None, verified="unadmitted",
     )  # fmt: skip
 

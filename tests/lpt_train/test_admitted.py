@@ -213,3 +213,8 @@ def test_unadmitted_rows_of_another_shape_are_bad_input(tmp_path, line, said):
     with pytest.raises(BadInputError, match=said) as error:
         load_unadmitted(path, "sft")
     assert error.value.next
+
+
+def test_a_field_that_the_first_unadmitted_row_lacks_is_kept(tmp_path):
+    rows = [*chats(1), {**chats(2)[1], "tools": '[{"name": "f"}]'}]
+    assert list(load_unadmitted(write_jsonl(tmp_path / "rows.jsonl", rows), "sft").rows()) == rows
