@@ -88,6 +88,7 @@ class RunOptions:
         at_least("save_steps", self.save_steps, 0)
         at_least("save_total_limit", self.save_total_limit, 1)
         at_least("eval_steps", self.eval_steps, 0)
+        at_least("seed", self.seed, 0)
         if self.max_steps < 1 and (self.max_steps != -1 or self.num_train_epochs <= 0):
             raise UsageError(
                 "a run needs a length", seen={"max_steps": self.max_steps, "num_train_epochs": self.num_train_epochs},

@@ -41,6 +41,7 @@ def test_text_becomes_the_type_of_the_field():
         {"dtype": "float8"},
         {"truncation": "middle"},
         {"max_steps": 0},
+        {"seed": -1},
         {"num_train_epochs": 0},
         {"lora_r": 0},
         {"lora_dropout": 1},
