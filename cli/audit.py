@@ -20,7 +20,6 @@ from cli.options import (
     named_paths,
 )
 from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, say, shown, styled, table
-from manifests.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,14 +104,10 @@ def encoder(tokenizer: str | None) -> Any:
     """The renderer that counts tokens for the checks; None when no tokenizer was given."""
     if tokenizer is None:
         return None
-    try:
-        from lpt_train.models import load_tokenizer
-        from lpt_train.render import Renderer
-        from lpt_train.tiny import byte_tokenizer
-    except ImportError as problem:
-        raise UsageError(
-            "the checks with a tokenizer need the trainer's packages", seen=problem, next="pip install 'lpt[train]'"
-        ) from problem
+    from lpt_train.models import load_tokenizer
+    from lpt_train.render import Renderer
+    from lpt_train.tiny import byte_tokenizer
+
     return Renderer(byte_tokenizer() if tokenizer == "tiny" else load_tokenizer(tokenizer))
 
 

@@ -10,13 +10,16 @@ import typer
 
 from cli import admit, audit, catalog, data, demo, evaluate, generate, manifest, sql, train
 from cli.output import ReaderGoneError, error, say
-from manifests.errors import LptError
+from manifests.errors import LptError, UsageError
 
 HELP = """Curate, audit and admit data for LLM post-training, and train on what was admitted.
 
 Exit codes: 0 done or accept, 2 usage, 3 tune, 4 refused or reject, 5 bad input or a required check that could not run,
 75 catalog busy, 1 unexpected. Data goes to stdout, talk to stderr; --json prints one object.
 """
+
+# The data side installs without these; a command that needs one says which extra brings it.
+EXTRA_OF = {name: "train" for name in ("torch", "transformers", "tokenizers", "peft", "safetensors", "jinja2")}
 
 app = typer.Typer(
     name="lpt",
@@ -60,6 +63,15 @@ def run() -> None:
         sys.stdout.reconfigure(encoding="utf-8")  # data is UTF-8, whatever the locale says
     try:
         app()
+    except ModuleNotFoundError as missing:
+        extra = EXTRA_OF.get((missing.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        problem = UsageError(
+            "this command needs packages that are not installed", seen=missing.name, next=f"pip install 'lpt[{extra}]'"
+        )
+        error(problem, json_too="--json" in sys.argv)
+        sys.exit(problem.exit_code)
     except LptError as problem:
         error(problem, json_too="--json" in sys.argv)
         sys.exit(problem.exit_code)
