@@ -328,8 +328,10 @@ class StopRequest:
 
 def check_resume(before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raise `RefusedError` unless the recorded run is of this algorithm, split, tokenizer, model and these options."""
-    then = {key: before.get(key) for key in _IDENTITY} | _flat(before["config"])
-    now_ = {key: asked.get(key) for key in _IDENTITY} | _flat(asked["config"])
+    then, now_ = (
+        {key: body.get(key) for key in _IDENTITY} | {"start_model": body["model"]["digest"]} | _flat(body["config"])
+        for body in (before, asked)
+    )
     free = {name for name in then.keys() | now_.keys() if name.rpartition(".")[2] in _FREE_TO_CHANGE}
     changed = sorted(name for name in (then.keys() | now_.keys()) - free if then.get(name) != now_.get(name))
     if changed:

@@ -135,6 +135,8 @@ def test_a_resume_may_change_what_is_watched_and_nothing_else(tmp_path, sft_spli
             check_resume(body, changed.body)
     with pytest.raises(RefusedError, match="another split"):
         check_resume(body, body | {"split": "other@1:train"})
+    with pytest.raises(RefusedError, match="another start_model"):  # the same path, other weights in it
+        check_resume(body, body | {"model": {**body["model"], "digest": "e"}})
 
 
 def test_an_exception_is_recorded_and_passed_on(tmp_path, sft_split, tiny):
