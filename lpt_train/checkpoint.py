@@ -29,6 +29,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from lpt_train.disk import WRITE_ERRORS, cannot_save
+from lpt_train.models import adapter_base
 from manifests.errors import BadInputError, LptError, RefusedError
 from manifests.files import fsync_file, fsync_folder
 
@@ -174,9 +175,20 @@ def checkpoint_sha256(path: Path) -> str:
 
 
 def read_provenance(model: str | Path) -> dict[str, Any] | None:
-    """The `lpt.json` beside the weights of a folder, if the folder is one of ours."""
+    """The `lpt.json` beside the weights of a folder, if it is one of ours; an adapter without one is made of its base.
+
+    Raises `BadInputError` when the file cannot be read: a mark that is there must not be lost.
+    """
     path = Path(model) / PROVENANCE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        base = adapter_base(str(model))
+        return read_provenance(base) if base is not None else None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInputError(
+            "what a model was made from cannot be read", seen=f"{path}: {error}", next="copy the model's folder again"
+        ) from error
 
 
 def _write_model(model: torch.nn.Module, folder: Path) -> None:

@@ -96,7 +96,7 @@ def _make_tiny_whole(target: Path, seed: int) -> None:
 def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
     """The fast tokenizer of a folder, hub name or .gguf file. Raises `BadInputError` when there is none."""
     own = (Path(model) / "tokenizer_config.json").is_file()
-    source, options = (model, {}) if own else _source(_adapter_base(model) or model)
+    source, options = (model, {}) if own else _source(adapter_base(model) or model)
     with _three_parts(model, "tokenizer"):
         tokenizer = _declared_generic(Path(source)) or AutoTokenizer.from_pretrained(
             source, trust_remote_code=False, **options
@@ -117,7 +117,7 @@ def load_model(
     A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`.
     Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
     """
-    base = _adapter_base(model)
+    base = adapter_base(model)
     source, options = _source(base or model)
     _refuse_pickles(model, Path(source))
     with _three_parts(model, "model"):
@@ -166,20 +166,31 @@ def model_digest(model: str | Path) -> str:
         with open(file, "rb") as handle:
             inner = hashlib.file_digest(handle, "sha256").hexdigest()
         digest.update(f"{file.name}\0{inner}\n".encode())
-    base = _adapter_base(str(model))
+    base = adapter_base(str(model))
     if base:
         digest.update(f"base\0{model_digest(base)}\n".encode())
     return digest.hexdigest()
 
 
-def _adapter_base(model: str) -> str | None:
-    """What the adapter in a folder was trained on; None for a folder that is a whole model."""
+def adapter_base(model: str) -> str | None:
+    """What the adapter in a folder was trained on; None for a folder that is a whole model.
+
+    Raises `BadInputError` when the adapter does not say it.
+    """
     path = Path(model) / "adapter_config.json"
     if not path.is_file():
         return None
-    base: str = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    try:
+        base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        if not isinstance(base, str):
+            raise TypeError("base_model_name_or_path is no text")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInputError(
+            f"the adapter in {model} does not say what it was trained on", seen=f"{path.name}: {error!r}",
+            next="copy the adapter's folder again from where it was made",
+        ) from error  # fmt: skip
     # A run's folder that was moved, or is seen from another working folder, still holds the tiny model it made.
-    beside = Path(model).resolve().parents[1] / Path(base).name
+    beside = Path(model).resolve().parent.parent / Path(base).name
     return str(beside) if not Path(base).exists() and (beside / "config.json").is_file() else base
 
 

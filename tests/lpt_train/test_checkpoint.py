@@ -157,3 +157,14 @@ def test_a_folder_without_its_last_file_is_no_checkpoint(tiny, tmp_path):
     (second / "state.json").unlink()
     assert latest(tmp_path) == first
     assert json.loads((first / "state.json").read_text())["type"] == "lpt.checkpoint-state/1"
+
+
+def test_an_adapter_of_another_program_is_as_marked_as_its_base(tmp_path):
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    base.mkdir(), adapter.mkdir()
+    (base / "lpt.json").write_text(json.dumps(PROVENANCE | {"tainted": True}))
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    assert read_provenance(adapter)["tainted"] is True
+    (base / "lpt.json").write_text("{half")
+    with pytest.raises(BadInputError, match="cannot be read"):
+        read_provenance(adapter)

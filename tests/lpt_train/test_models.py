@@ -13,7 +13,16 @@ from transformers import AutoModelForCausalLM
 
 from lpt_train.adapters import attach
 from lpt_train.config import Lora
-from lpt_train.models import check_vocabulary, load_model, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.models import (
+    adapter_base,
+    check_vocabulary,
+    load_model,
+    load_tokenizer,
+    model_digest,
+    pad_id,
+    placement,
+    resolve,
+)
 from lpt_train.tiny import PAD, START, STOP, byte_tokenizer, make_tiny
 from manifests.errors import BadInputError, RefusedError, UsageError
 
@@ -139,6 +148,20 @@ def test_an_adapter_finds_the_tiny_model_of_its_run_where_the_run_is_now(tmp_pat
     (tmp_path / "run").rename(tmp_path / "moved")
     load_model(str(tmp_path / "moved" / "checkpoints" / "step-000001"))
     assert not made.exists()
+
+
+@pytest.mark.parametrize("text", ["{broken", "[]", "{}", '{"base_model_name_or_path": null}'])
+def test_an_adapter_that_names_no_base_is_bad_input(tmp_path, text):
+    (tmp_path / "adapter_config.json").write_text(text)
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(BadInputError, match="does not say what it was trained on"):
+            load(str(tmp_path))
+
+
+def test_an_adapter_may_lie_just_below_the_root(monkeypatch):
+    monkeypatch.setattr(Path, "is_file", lambda self: self.name == "adapter_config.json")
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: '{"base_model_name_or_path": "org/base"}')
+    assert adapter_base("/adapter") == "org/base"
 
 
 def test_the_folder_is_an_ordinary_one(tiny):
