@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Literal
 
+import orjson
 import typer
 
 from cli.options import CatalogDir, Json, examples
@@ -50,7 +51,9 @@ def sql(
 def show(columns: list[str], rows: list[tuple], format: Format) -> None:
     """Print a result in one of the four formats."""
     if format == "table":
-        table(columns, rows, to_stdout=True)
+        # Numbers as they are: a row number copied from here has to fit `lpt why STAGE:ROW`.
+        plain = [[str(cell) if isinstance(cell, int) else _cell(cell) for cell in row] for row in rows]
+        table(columns, plain, to_stdout=True)
     elif format == "json":
         as_json({"columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows]})
     elif format == "csv":
@@ -60,7 +63,7 @@ def show(columns: list[str], rows: list[tuple], format: Format) -> None:
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(["" if value is None else value for value in row] for row in rows)
+        writer.writerows(["" if value is None else _cell(value) for value in row] for row in rows)
         data(buffer.getvalue().rstrip("\n"))
     else:
         cells = [[_md(value) for value in row] for row in rows]
@@ -68,6 +71,11 @@ def show(columns: list[str], rows: list[tuple], format: Format) -> None:
         data("\n".join(lines + ["| " + " | ".join(row) + " |" for row in cells]))
 
 
+def _cell(value: object) -> object:
+    """A list or a struct as JSON text; other values as they are."""
+    return orjson.dumps(value, default=str).decode() if isinstance(value, (list, tuple, dict)) else value
+
+
 def _md(value: object) -> str:
-    text = "" if value is None else clean(str(value)).replace("\t", " ")
+    text = "" if value is None else clean(str(_cell(value))).replace("\t", " ")
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

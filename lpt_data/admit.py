@@ -151,7 +151,8 @@ def _free_target(out: Path) -> Path:
     if out.is_dir() and not any(out.iterdir()):
         return out
     if out.exists():
-        raise UsageError("the folder to write is not empty", seen=str(out), next="name another folder with --out")
+        what = "the folder to write is not empty" if out.is_dir() else "what to write is a folder, and a file is there"
+        raise UsageError(what, seen=str(out), next="name another folder with --out")
     if not out.parent.is_dir():
         raise BadInputError(
             "the folder to write in does not exist", seen=str(out.parent), next=f"mkdir -p {out.parent}"
