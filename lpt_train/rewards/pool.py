@@ -151,7 +151,7 @@ class RewardPool:
         number of values, or when it can score none of the probes.
         """
         for term in self.terms:
-            for name in [p.verifier for p in probes] if term.name == FROM_RECORD else [term.name]:
+            for name in dict.fromkeys(p.verifier for p in probes) if term.name == FROM_RECORD else [term.name]:
                 if name in REWARDS:
                     self._check_canaries(name, term)
         functions = [index for index, term in enumerate(self.terms) if term.is_function]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lpt_train.rewards import REWARDS, parse_rewards
+from lpt_train.rewards import REWARDS, parse_rewards, worker
 from lpt_train.rewards.pool import Item, RewardPool
 from manifests.errors import BadInputError, UsageError
 
@@ -131,6 +131,23 @@ def test_no_network_in_a_worker():
         with pool("reward_functions:uses_network", seconds=10) as p:
             (score,) = p.score([Item("c", port)])
     assert score.reason == "error_raised"
+
+
+def test_a_kernel_that_refuses_the_maps_of_a_namespace_stops_no_worker(monkeypatch):
+    """Ubuntu hands out the user namespace and then refuses what is written into it."""
+
+    class Libc:
+        answers = iter([-1, 0])
+
+        def unshare(self, _flags):
+            return next(self.answers)
+
+    def refused(path, *_args, **_named):
+        raise PermissionError(1, "Operation not permitted", path)
+
+    monkeypatch.setattr(worker.ctypes, "CDLL", lambda *_args, **_named: Libc())
+    monkeypatch.setattr("builtins.open", refused)
+    assert worker.leave_network() == "namespace"
 
 
 def test_workers_load_no_tensor_library():
