@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,22 +104,24 @@ def evaluate(
     catalog: Catalog | None = None,
     folder: Path | None = None,
 ) -> Evaluation:
-    """Accuracy of a model (folder of weights or of a run, hub name, or `tiny`, which is made under `folder`) on `n`
-    items.
+    """Accuracy of a model (folder of weights or of a run, hub name, or `tiny`, made under `folder`) on `n` items.
 
     The items are the first `n` of the split shuffled by `seed` (all when None), so that two models see the same ones.
     `temperature` 0 is greedy; else `k` samples an item. Recorded in the catalog as `lpt.eval/1` when one is given.
+    Without `folder` the tiny model is made in a temporary one and leaves nothing behind.
     """
     check_contract(split, "grpo")
     if k < 1 or (temperature == 0 and k > 1):
         raise UsageError("k greedy samples are the same one", seen=f"k={k}", next="give a temperature above 0, or k=1")
     place = placement(device, dtype)
-    source = resolve(model, Path(folder or "."), seed=seed)
-    renderer = Renderer(load_tokenizer(source))
-    check_tokenizer(split, renderer.fingerprint, renderer.name)
-    tasks, dropped = read_tasks(split, renderer, max_prompt_length)
-    chosen = choose(tasks, n, seed)
-    loaded = load_model(source, dtype=place.dtype, device=place.device)
+    with tempfile.TemporaryDirectory(prefix="lpt-eval-") as spare:
+        source = resolve(model, folder or Path(spare), seed=seed)
+        renderer = Renderer(load_tokenizer(source))
+        check_tokenizer(split, renderer.fingerprint, renderer.name)
+        tasks, dropped = read_tasks(split, renderer, max_prompt_length)
+        chosen = choose(tasks, n, seed)
+        loaded = load_model(source, dtype=place.dtype, device=place.device)
+        digest, made_from = model_digest(source), read_provenance(source)
     check_vocabulary(loaded, renderer.tokenizer)
     with RewardPool(parse_rewards(reward)) as pool:
         pool.check(probes(chosen))
@@ -126,13 +129,12 @@ def evaluate(
         found = accuracy(loaded, renderer, chosen, pool, sampling, k=k, seed=seed, autocast=place.autocast)
     if catalog is None:
         return found
-    made_from = read_provenance(source)
     parents = [split.manifest_id] if split.manifest_id else []
     if made_from:
         parents += [name for name, _ in catalog.find("lpt.run/1", run_id=made_from["run_id"])][:1]
     body = {
-        "type": "lpt.eval/1", "model": {"name": source, "digest": model_digest(source), "made_from": made_from},
-        "manifest": split.manifest_id, "split": split.ref, "verified": split.verified,
+        "type": "lpt.eval/1", "model": {"name": model if model == "tiny" else source, "digest": digest,
+        "made_from": made_from}, "manifest": split.manifest_id, "split": split.ref, "verified": split.verified,
         "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "reward": reward or "record",
         "dropped": dropped, **found.to_json(), "created": now(), "env": env(), "parents": parents,
     }  # fmt: skip

@@ -84,6 +84,16 @@ def test_evaluate_records_items_by_id_and_repeats(tiny, split, tmp_path):
     assert paired_difference(found, again).difference == 0.0
 
 
+def test_the_tiny_model_leaves_nothing_behind_and_is_no_folder_of_that_name(split, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "model.safetensors").write_text("another model, which happens to lie here")
+    catalog = Catalog.open(tmp_path / "catalog")
+    found = evaluate("tiny", split, catalog=catalog, n=2, max_completion_length=2)
+    assert catalog.get(found.object_id)["model"]["name"] == "tiny"
+    assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["model.safetensors"]
+
+
 def test_evaluate_with_samples(tiny, split):
     options = {"temperature": 1.0, "k": 3, "max_completion_length": 6, "reward": "reward_functions:likes_small_bytes"}
     found = evaluate(str(tiny), split, **options)
