@@ -143,11 +143,11 @@ def read_rows(path: Path, name: str, kind: str) -> Iterator[Rows]:
                     name,
                     start,
                     [{n: row.get(n) for n in FIELDS[kind]} for row in rows],
-                    [row.get("record_id") for row in rows],
+                    [_stored(row.get("record_id")) for row in rows],
                     [{n: v for n, v in row.items() if n not in FIELDS[kind] and n != "record_id"} for row in rows],
                 )
                 start += len(rows)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise BadInputError(
             "a file of the split cannot be read as Parquet",
             seen=f"{path}: {str(error).splitlines()[0]}",
@@ -238,6 +238,11 @@ def _fault_of_the_optional(body: Mapping[str, Any]) -> str:
         if key is not None and not (isinstance(key["normaliser"], str) and type(key["count"]) is int):
             return f"the key of {name}"
     return "" if isinstance(body.get("tokenizer") or {}, dict) else "tokenizer"
+
+
+def _stored(value: Any) -> str | None:
+    """A record id as it is stored, or None for what is none: a column that was edited may hold anything."""
+    return value if isinstance(value, str) and _DIGEST.fullmatch(value) else None
 
 
 def _id_or_zeros(kind: str, row: Mapping[str, Any]) -> bytes:

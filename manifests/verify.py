@@ -214,9 +214,7 @@ def _differing_rows(loaded: LoadedManifest, name: str, read: _Split, root: Conte
     admitted = _admitted_buckets(loaded, name)
     if admitted is None:
         return found
-    claimed = ids_from_hex(
-        [then if then and len(then) == 64 else now for then, now in zip(read.stored, hexes, strict=True)]
-    )
+    claimed = ids_from_hex([then or now for then, now in zip(read.stored, hexes, strict=True)])
     have = content_root(claimed)
     buckets = bucket_of(claimed)
     for bucket in differing_buckets(admitted, have):

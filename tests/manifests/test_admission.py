@@ -244,6 +244,27 @@ def test_rows_that_are_no_records_any_more_are_named(folder):
     assert ("unreadable", 3) in {(r.what, r.row) for r in report.rows}
 
 
+@pytest.mark.parametrize("stored", ["z" * 64, "short", 7, 1.5])
+def test_stored_ids_may_be_anything(folder, stored):
+    def change(rows):
+        rows[7]["text"] += "!"
+        return [row | {"record_id": stored} for row in rows]
+
+    edit(folder, change)
+    problems = "\n".join(verify(load_manifest(None, folder)).problems)
+    assert "train holds other rows than were admitted" in problems
+
+
+def test_text_that_is_no_utf8_is_a_problem_and_no_traceback(folder):
+    path = folder / "train-00000.parquet"
+    table = pq.read_table(path)
+    broken = pa.array([b"\xff\xfe"] * len(table), pa.binary())
+    text = pa.Array.from_buffers(pa.string(), len(table), broken.buffers())
+    pq.write_table(table.set_column(table.column_names.index("text"), "text", text), path)
+    problems = verify(load_manifest(None, folder)).problems
+    assert any("cannot be read as Parquet" in problem for problem in problems)
+
+
 def test_a_forged_disjointness_is_computed_again(catalog):
     shared = {"train": TRAIN, "test": [*TEST, TRAIN[0]]}
     proof = [{"a": "train", "b": "test", "by": "record", "n_a": 40, "n_b": 11, "intersection": 0}]
