@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
 import itertools
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import orjson
+import zstandard
 
 from manifests.canon import FIELDS, record_id
 from manifests.digests import bytes_sha256
@@ -91,18 +94,22 @@ def canonical_id(body: Mapping[str, Any], path: str, row: int) -> str | None:
         return None
 
 
-def _opened(path: Path) -> IO[bytes]:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, unpacked; whatever is wrong with it, then or while it is read, is a BadInputError."""
     try:
-        if path.suffix.lower() == ".gz":
-            return io.BufferedReader(gzip.open(path, "rb"))
-        if path.suffix.lower() == ".zst":
-            import zstandard
-
-            return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), closefd=True))
-        return open(path, "rb")
-    except OSError as error:
+        with open(path, "rb") as file:
+            if path.suffix.lower() == ".gz":
+                yield io.BufferedReader(gzip.open(file, "rb"))
+            elif path.suffix.lower() == ".zst":
+                yield io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+            else:
+                yield file
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError, csv.Error) as error:
         raise BadInputError(
-            "the file cannot be read", seen=f"{path}: {error.strerror}", next="check the path"
+            "the file cannot be read",
+            seen=f"{path}: {getattr(error, 'strerror', None) or error}",
+            next="check the path, or fetch the file again",
         ) from error
 
 

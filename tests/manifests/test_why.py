@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import zstandard
 from folders import admit
 
 from manifests import decisions
@@ -289,6 +290,7 @@ def test_rows_scattered_by_a_split_are_found_by_their_id(history):
         ("a.jsonl", b"{}\n\n  \n{}\n{}", 4, 1),
         ("a.jsonl", b"{}\r\n{}\r\n", 2, 1),
         ("a.jsonl.gz", gzip.compress(b"\n{}\n{}\n"), 3, 1),
+        ("a.jsonl.zst", zstandard.compress(b"{}\n") + zstandard.compress(b"{}\n"), 2, 1),
         ("a.json", b'[{"a": 1}, {"a": 2}]', 2, 1),
         ("a.json", b"{}\n{}\n", 2, 1),
         ("a.csv", b"a,b\n1,2\n3,4\n", 3, 1),
@@ -309,3 +311,12 @@ def test_lines_that_are_no_rows(tmp_path, name, line):
     (tmp_path / "a.csv").write_bytes(b"a\n1\n")
     with pytest.raises(BadInputError):
         row_of_line(tmp_path / name, line)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.csv"])
+def test_a_file_that_is_cut_or_damaged_is_bad_input(tmp_path, name):
+    rows = b'{"text": "row"}\n' * 1000
+    packed = {"a.jsonl.gz": gzip.compress(rows)[:-12], "a.jsonl.zst": b"no zstd at all", "a.csv": b"a\n" + b"x" * 200_000}
+    (tmp_path / name).write_bytes(packed[name])
+    with pytest.raises(BadInputError, match="cannot be read"):
+        row_of_line(tmp_path / name, 2000)
