@@ -17,6 +17,7 @@ it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -99,15 +100,29 @@ def text_ids(texts: Iterable[str | None]) -> np.ndarray:
 
 
 def json_text(value: Any) -> str:
-    """Return `value` as JSON text: a string stays as it is, anything else is written compactly in the order it has."""
+    """Return `value` as JSON text: a string stays as it is, anything else is written compactly in the order it has.
+
+    Raises RecordError for what JSON cannot say, NaN and infinities among it: as null they would be another value.
+    """
     if isinstance(value, str):
         return value
     try:
-        return orjson.dumps(value).decode()
+        text = orjson.dumps(value).decode()
     except TypeError as error:
         raise RecordError(
             "a value cannot be written as JSON text", reason="wrong_type", seen=repr(value)[:200], next=str(error)
         ) from error
+    if "null" in text and _holds_no_number(value):
+        raise RecordError("JSON has no NaN and no infinity", reason="not_a_number", seen=repr(value)[:200])
+    return text
+
+
+def _holds_no_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(map(_holds_no_number, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_holds_no_number, value))
 
 
 def _prefix(kind: str) -> bytes:

@@ -63,6 +63,9 @@ def test_json_text_stays_as_it_was_written():
     assert arguments == '{"b": 2.50, "a": null}'
     assert json_text('{"b": 2.50}') == '{"b": 2.50}'
     assert json_text({"b": 2.5, "a": None}) == '{"b":2.5,"a":null}'
+    for value in (float("nan"), {"a": [1.5, float("-inf")]}):  # Parquet can hold them; null would be another value
+        with pytest.raises(RecordError, match="no NaN"):
+            json_text(value)
     with pytest.raises(RecordError):
         json_text({1, 2})
 
