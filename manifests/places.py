@@ -100,7 +100,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
         with open(path, "rb") as file:
             if path.suffix.lower() == ".gz":
-                yield io.BufferedReader(gzip.open(file, "rb"))
+                yield io.BufferedReader(gzip.GzipFile(fileobj=file))
             elif path.suffix.lower() == ".zst":
                 yield io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
             else:

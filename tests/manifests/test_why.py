@@ -316,7 +316,7 @@ def test_lines_that_are_no_rows(tmp_path, name, line):
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.csv"])
 def test_a_file_that_is_cut_or_damaged_is_bad_input(tmp_path, name):
     rows = b'{"text": "row"}\n' * 1000
-    packed = {"a.jsonl.gz": gzip.compress(rows)[:-12], "a.jsonl.zst": b"no zstd at all", "a.csv": b"a\n" + b"x" * 200_000}
-    (tmp_path / name).write_bytes(packed[name])
+    cut, cell = gzip.compress(rows)[:-12], b"a\n" + b"x" * 200_000
+    (tmp_path / name).write_bytes({"a.jsonl.gz": cut, "a.jsonl.zst": b"no zstd at all", "a.csv": cell}[name])
     with pytest.raises(BadInputError, match="cannot be read"):
         row_of_line(tmp_path / name, 2000)
