@@ -86,7 +86,7 @@ class AuditReport:
                     "quarantined": len(s.quarantined),
                     "content_root": content_root(s.ids).root,
                     "order_sha256": order_sha256(s.ids),
-                    "key_root": key_root(s.keys).root,
+                    "key_root": key_root(np.unique(s.keys, axis=0)).root,  # of distinct keys, as in a manifest
                 }
                 for s in self.survey.splits
             },

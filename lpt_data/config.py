@@ -16,7 +16,7 @@ class DedupConfig:
     method: tuple[str, ...] = ("exact", "minhash")
     threshold: float = 0.8  # Jaccard similarity of shingle sets, 0..1
     key: str = "text"  # text | prompt | response | row | a column
-    keep: str = "content"  # content | first | longest | quality:COLUMN
+    keep: str = "content"  # content | first | longest
     ngram: int = 5  # words (or characters, in unspaced scripts) in a shingle
     num_perm: int | None = None  # None: chosen for recall at the threshold
     seed: int = 0

@@ -68,8 +68,10 @@ def conflicting_outputs(survey: Survey) -> Outcome:
         for positions in groups.values():
             if len({learned[p] for p in positions}) < 2:
                 continue
+            first = positions[0]
+            second = next(q for q in positions if learned[q] != learned[first])
             for p in positions:
-                other = next(q for q in positions if learned[q] != learned[p])
+                other = first if learned[p] != learned[first] else second  # the first row with another output
                 findings.append(part.finding(p, f"same input as row {int(part.rows[other])}, another output"))
     findings.sort(key=lambda f: (f.split, f.row))
     return Outcome(share(len(findings), survey.n), survey.n, tuple(findings))
@@ -123,7 +125,7 @@ def _in_reference(survey: Survey, column: str, what: str) -> Outcome:
         for p, d in enumerate(as_bytes(getattr(part, column)))
         if d in known
     )
-    return Outcome(len(findings), survey.n, findings, reason=f"{reference.items} reference rows")
+    return Outcome(len(findings), survey.n, findings, reason=reference.extent)
 
 
 def against_records(survey: Survey) -> Outcome:
@@ -147,7 +149,7 @@ def benchmark_hits(benchmark: Reference) -> Measure:
             for part in survey.splits
             for position, item in part.hits.get(benchmark.name, ())
         )
-        return Outcome(len(findings), survey.n, findings, reason=f"{benchmark.items} items, whole questions only")
+        return Outcome(len(findings), survey.n, findings, reason=f"{benchmark.extent}; whole questions only")
 
     return measure
 
@@ -161,7 +163,7 @@ def all_benchmarks(survey: Survey) -> Outcome:
         return Outcome(None, survey.n, status="error", reason="; ".join(bad))
     findings = tuple(f for o in each for f in o.findings)
     rows = len({(f.split, f.row) for f in findings})
-    return Outcome(rows, survey.n, findings, reason=", ".join(b.name for b in survey.lent.benchmarks))
+    return Outcome(rows, survey.n, findings, reason="; ".join(b.extent for b in survey.lent.benchmarks))
 
 
 COMMON_MEASURES: dict[str, Measure] = {

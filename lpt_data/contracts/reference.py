@@ -34,7 +34,7 @@ def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> R
     unread = len(dataset.quarantined())
     items = dataset.rows_in - unread
     error = "" if items else f"no row of the reference could be read ({unread} quarantined)"
-    return Reference("the reference", items, sources(dataset), records, keys, error=error)
+    return Reference("the reference", items, unread, sources(dataset), records, keys, error=error)
 
 
 def read_benchmark(name: str, paths: Sequence[str], contracts: Sequence[Contract]) -> Reference:
@@ -69,4 +69,4 @@ def _questions(name: str, dataset: Dataset, contract: Contract) -> Reference:
     if not found and unread:
         raise BadInputError(f"none of its {unread} rows could be read", seen=dataset.quarantined()[0].reason)
     items = dataset.rows_in - unread
-    return Reference(name, items, sources(dataset), questions=found)
+    return Reference(name, items, unread, sources(dataset), questions=found)

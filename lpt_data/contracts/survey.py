@@ -71,11 +71,17 @@ class Reference:
 
     name: str
     items: int  # rows read
+    unread: int  # rows that could not be: nothing was compared with them
     sources: tuple[dict[str, Any], ...]  # path, bytes, sha256 of each file
     records: Mapping[bytes, int] = field(default_factory=dict)  # record id -> row
     keys: Mapping[bytes, int] = field(default_factory=dict)  # canonical key hash -> row
     questions: Mapping[bytes, int] = field(default_factory=dict)  # normalised question hash -> row
     error: str = ""  # why it could not be read; its checks are then errors
+
+    @property
+    def extent(self) -> str:
+        """How many rows were compared with, and how many could not be."""
+        return f"{self.items} rows of {self.name}" + (f", {self.unread} more could not be read" if self.unread else "")
 
 
 @dataclass(frozen=True)

@@ -212,6 +212,19 @@ def test_exact_duplicates_duplicated_inputs_and_conflicts_are_three_things(tmp_p
     assert report.rows("sft.inputs.conflicting_share")[2]["detail"] == "same input as row 0, another output"
 
 
+def test_each_conflict_names_the_first_row_that_answers_otherwise(tmp_path):
+    rows = [chat("why?", answer) for answer in ("a", "a", "b", "a", "b", "c")]
+    report = check(tmp_path, "sft", {"train": rows})
+    details = [row["detail"] for row in report.rows("sft.inputs.conflicting_share")]
+    assert details == [f"same input as row {n}, another output" for n in (2, 2, 0, 2, 0, 0)]
+
+
+def test_the_key_root_is_the_one_of_a_manifest(tmp_path):
+    once = check(tmp_path, "sft", {"train": [chat("why?")]}).to_json()["splits"]["train"]
+    twice = check(tmp_path, "sft", {"train": [chat("why?"), chat("why?", "other")]}).to_json()["splits"]["train"]
+    assert once["key_root"] == twice["key_root"]
+
+
 def test_the_same_row_in_two_splits_is_leakage_and_no_duplicate(tmp_path):
     report = check(tmp_path, "sft", {"train": [chat("a")], "test": [chat("a")]})
     assert value(report, "duplicates.exact_share") == ("ok", 0.0, 2)
@@ -306,6 +319,15 @@ def test_a_benchmark_of_an_unknown_layout_is_read_by_its_question_column(tmp_pat
     benchmark = write(tmp_path / "bench.jsonl", [{"task_id": 1, "prompt": "def f(x):", "test": "assert f(1)"}])
     report = check(tmp_path, "text", {"train": [{"text": "def f(x):"}]}, benchmarks={"code": [benchmark]})
     assert value(report, "contamination.code.key_hits") == ("ok", 1, 1)
+
+
+def test_rows_of_a_benchmark_or_a_reference_that_could_not_be_read_are_said(tmp_path):
+    half = write(tmp_path / "half.jsonl", [chat("why?"), b"{broken", b"[]"])
+    report = check(tmp_path, "sft", {"train": [chat("who?")]}, benchmarks={"half": [half]}, against=[half])
+    for check_id in ("against.keys", "contamination.rows", "contamination.half.key_hits"):
+        said = next(m.reason for m in report.metrics if m.id == check_id)
+        assert "1 rows of " in said
+        assert ", 2 more could not be read" in said
 
 
 def test_a_benchmark_that_cannot_be_read_is_an_error_and_not_a_zero(tmp_path):
