@@ -134,6 +134,11 @@ class Dataset:
         assert self._rows is not None
         return self._rows
 
+    @property
+    def consumed(self) -> frozenset[str]:
+        """Columns that become part of the record and are no columns beside it."""
+        return frozenset((self.text_column, "text")) if self.text_column != "text" else self._layout.consumed
+
     def restore(self, rows_in: int, first_rows: Sequence[int], quarantined: Sequence[Quarantine]) -> None:
         """Take over what an earlier pass over the same bytes found."""
         self._rows = rows_in
@@ -237,11 +242,11 @@ class Dataset:
 
     def _converted(self, part: _Part) -> Iterator[tuple[int, dict[str, Any], dict[str, Any], bytes]]:
         """Yield (place in the chunk, canonical record, other columns, record id) of the rows that have a record."""
-        convert, consumed, kind = self._layout.convert[self.kind], self._layout.consumed, self.kind
+        convert, consumed, kind = self._layout.convert[self.kind], self.consumed, self.kind
         alias = self.text_column if self.text_column != "text" else None
         for place, row in part.dicts():
             if alias is not None:  # the named column takes the place of a column `text`, which would be in its way
-                consumed, row = frozenset((alias, "text")), {**row, "text": row.get(alias)}
+                row = {**row, "text": row.get(alias)}
             try:
                 record = convert(row)
                 name = record_id(kind, record)

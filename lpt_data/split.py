@@ -148,6 +148,12 @@ def _check(config: SplitConfig, dataset: Dataset) -> None:
             seen=f"{config.key}; columns: {', '.join(dataset.columns)}",
             next=f"--key {', '.join(NORMALISERS)} or a column",
         )
+    if config.key not in NORMALISERS and config.key in dataset.consumed:
+        raise UsageError(
+            f"the column {config.key} becomes part of the record, so it is no column beside it",
+            seen=f"layout {dataset.layout}",
+            next="--key text, math or code, which read what the record asks",
+        )
 
 
 # -- what goes where

@@ -193,3 +193,13 @@ def test_what_cannot_be_split(tmp_path, countdown):
     (tmp_path / "s" / "test.jsonl").write_text("of another split")
     with pytest.raises(BadInputError, match="another split"):
         run(source, tmp_path / "s", test=0, validation=10)
+
+
+def test_a_column_that_is_part_of_the_record_is_no_key(tmp_path):
+    path = tmp_path / "gsm8k.jsonl"
+    write_jsonl(path, [{"question": f"{n} + 1?", "answer": f"#### {n + 1}", "topic": str(n)} for n in range(9)])
+    catalog = Catalog.open(tmp_path / ".lpt")
+    with pytest.raises(UsageError, match="becomes part of the record") as error:
+        split(Dataset.open([str(path)]), SplitConfig(key="question", test=2), out=tmp_path / "out", catalog=catalog)
+    assert "--key text, math" in error.value.next
+    split(Dataset.open([str(path)]), SplitConfig(key="topic", test=2), out=tmp_path / "out", catalog=catalog)
