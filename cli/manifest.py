@@ -119,10 +119,11 @@ def why(
     json: Json = False,
 ) -> None:
     """Say why a row went: the stage, the reason, the kept row it was compared with, on to the final survivor."""
+    from lpt_data.lineage import identify
     from manifests.catalog import Catalog
     from manifests.why import why as ask
 
-    answer: Any = ask(Catalog.open(catalog, create=False), ref)
+    answer: Any = ask(Catalog.open(catalog, create=False), ref, identify=identify)
     if json:
         as_json(answer.to_json())
     else:

@@ -1,12 +1,16 @@
-"""Which recorded stages made the files that are about to be admitted, followed back to the first input."""
+"""Where rows came from: the stages behind files that are about to be admitted, and the record that a row was."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lpt_data.dataset import Dataset
 from manifests.catalog import Catalog
+from manifests.digests import bytes_sha256
+from manifests.errors import LptError
 
 
 @dataclass(frozen=True)
@@ -55,3 +59,22 @@ def _oldest_first(
 
 def _counts(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: body.get(name) for name in ("stage", "rows_in", "removed", "quarantined", "rows_out")}
+
+
+def identify(body: Mapping[str, Any], path: str, row: int) -> str | None:
+    """Return the record id (hex) of a row of a file that a stage read, in whatever layout; None where it has none now.
+
+    `row` is 0-based in that file, whose bytes must still be those that the stage read.
+    """
+    entry = next((file for file in body.get("inputs") or () if file.get("path") == path), None)
+    if entry is None or not os.path.isfile(path):
+        return None
+    try:
+        if bytes_sha256(path) != entry.get("sha256"):
+            return None
+        column = str(entry.get("text_column", "text"))
+        rows = Dataset.open([path], kind=body.get("kind"), layout=entry.get("layout"), text_column=column)
+        found = next(((at, name) for at, _, _, name in rows.identified() if at >= row), None)
+    except LptError:
+        return None
+    return found[1].hex() if found is not None and found[0] == row else None

@@ -262,6 +262,7 @@ class Work:
             entry["first_row"] = starts[number]
             entry["rows"] = starts[number + 1] - starts[number]
             entry["layout"] = self.dataset.layout
+            entry["text_column"] = self.dataset.text_column
         reasons = Counter(found.reason for found in quarantined)
         reasons.update(decision_rows.reasons(result.decisions, "quarantine"))
         seconds = time.perf_counter() - started

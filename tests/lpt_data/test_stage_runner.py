@@ -86,6 +86,7 @@ def test_the_record_holds_inputs_outputs_and_parents(tmp_path, source, catalog):
             "sha256": bytes_sha256(source),
             "format": "jsonl",
             "layout": "text",
+            "text_column": "text",
             "rows": 6,
             "first_row": 0,
         }
