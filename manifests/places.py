@@ -19,6 +19,7 @@ from manifests.canon import FIELDS, record_id
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, RecordError
 
+_MAX_CELL = 64 << 20  # bytes, as the reader of data has it; the module's own limit is 128 KiB
 _TEXT = (".jsonl", ".ndjson", ".json", ".txt")
 
 
@@ -114,6 +115,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _csv_row(path: Path, file: IO[bytes], line: int, delimiter: str) -> int:
+    csv.field_size_limit(_MAX_CELL)
     reader = csv.reader(io.TextIOWrapper(file, "utf-8-sig", errors="replace", newline=""), delimiter=delimiter)
     for row, last in enumerate(_last_lines(reader)):
         if line <= last:

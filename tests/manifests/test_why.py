@@ -296,6 +296,7 @@ def test_rows_scattered_by_a_split_are_found_by_their_id(history):
         ("a.csv", b"a,b\n1,2\n3,4\n", 3, 1),
         ("a.csv", b'a,b\n1,"2\n2"\n3,4\n', 4, 1),
         ("a.csv", b'a,b\n1,"2\n2"\n3,4\n', 3, 0),
+        ("a.csv", b"a\n" + b"x" * 200_000 + b"\n3\n", 3, 1),
         ("a.tsv", b"a\tb\n1\t2\n", 2, 0),
         ("a.parquet", b"", 5, 4),
     ],
@@ -313,10 +314,9 @@ def test_lines_that_are_no_rows(tmp_path, name, line):
         row_of_line(tmp_path / name, line)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.csv"])
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
 def test_a_file_that_is_cut_or_damaged_is_bad_input(tmp_path, name):
     rows = b'{"text": "row"}\n' * 1000
-    cut, cell = gzip.compress(rows)[:-12], b"a\n" + b"x" * 200_000
-    (tmp_path / name).write_bytes({"a.jsonl.gz": cut, "a.jsonl.zst": b"no zstd at all", "a.csv": cell}[name])
+    (tmp_path / name).write_bytes(gzip.compress(rows)[:-12] if name.endswith("gz") else b"no zstd at all")
     with pytest.raises(BadInputError, match="cannot be read"):
         row_of_line(tmp_path / name, 2000)
