@@ -21,7 +21,7 @@ from cli.options import (
     examples,
     named_paths,
 )
-from cli.output import Progress_, as_json, say, table, tell_notes
+from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
 
 EXAMPLES = examples(
     "lpt admit gsm8k --contract rlvr --train train.jsonl --test test.jsonl",
@@ -94,6 +94,7 @@ def admit(
         if admission.reused:
             say("admitted before with the same rows and policy; that version stands", style="dim")
         say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
+    tell_head(opened)
     raise typer.Exit(admission.exit_code)
 
 

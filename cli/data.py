@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
-from cli.output import Progress_, as_json, one_line, say, table, tell_notes
+from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
 from manifests.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def dedup(
     else:
         show_report(report)
         show_dedup(report.extra)
+    if not dry_run:
+        tell_head(opened)
 
 
 SPLIT_EXAMPLES = examples(
@@ -115,6 +117,7 @@ def split(
     else:
         show_report(report)
         show_split(report.extra)
+    tell_head(opened)
 
 
 def _count(value: float) -> int | float:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import CatalogDir, Json, examples
-from cli.output import as_json, say, table
+from cli.output import as_json, say, table, tell_head
 
 EXAMPLES = examples(
     "lpt eval --admitted sums:test --model runs/grpo",
@@ -60,6 +60,7 @@ def evaluate(
     }
     found = {name: run(name, split, catalog=opened, **settings) for name in (baseline, model) if name is not None}
     paired = paired_difference(found[baseline], found[model]) if baseline is not None else None
+    tell_head(opened)
     if json:
         body = {"models": {name: _brief(evaluation) for name, evaluation in found.items()}, "split": split.ref}
         as_json(body | ({"paired": asdict(paired)} if paired is not None else {}))

@@ -109,6 +109,15 @@ def tell_notes(catalog: Any) -> None:
         say(note, style="yellow")
 
 
+def tell_head(catalog: Any) -> None:
+    """Say the hash of the log's last event: kept elsewhere, it shows whether the end of the log was cut off.
+
+    The work is done by now, so a log that cannot be read is no error here.
+    """
+    with contextlib.suppress(LptError, OSError):
+        say(f"catalog head {catalog.head}", style="dim")
+
+
 def clean(text: str) -> str:
     """The text with terminal control characters made visible, so that a row of data cannot drive the terminal."""
     return "".join(c if c in "\n\t" or (c.isprintable() or c == " ") else f"\\x{ord(c):02x}" for c in text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.options import CatalogDir, Json, examples, settings
-from cli.output import as_json, say, table
+from cli.output import as_json, say, table, tell_head
 from manifests.errors import UsageError
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def _run(
         as_json(result.to_json())
     else:
         show_run(result.to_json())
+    tell_head(opened)
 
 
 def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: Any) -> Any:
