@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from cli.options import CatalogDir, Json, examples
-from cli.output import as_json, say
+from cli.output import as_json, say, tell_notes
 
 app = typer.Typer(help="The index over manifests, stages and runs.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -18,7 +18,9 @@ def rebuild(catalog: CatalogDir = None, json: Json = False) -> None:
     opened = Catalog.open(catalog, create=False)
     opened.verify_chain()
     objects = opened.rebuild()
+    tell_notes(opened)
     if json:
-        as_json({"catalog": str(opened.directory), "objects": objects, "head": opened.head})
+        body = {"catalog": str(opened.directory), "objects": objects, "head": opened.head, "notes": opened.notes}
+        as_json(body)
     else:
         say(f"rebuilt {opened.directory}: {objects:,} objects, event log whole, head {opened.head}")

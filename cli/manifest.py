@@ -8,7 +8,7 @@ import typer
 
 from cli.audit import show_checks, show_verdict
 from cli.options import CatalogDir, Json, examples
-from cli.output import VERDICT_STYLE, as_json, clean, data, say, styled, table
+from cli.output import VERDICT_STYLE, as_json, clean, data, say, styled, table, tell_notes
 
 app = typer.Typer(help="Admission manifests: list, show, verify, diff.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -33,8 +33,9 @@ def list_(catalog: CatalogDir = None, json: Json = False) -> None:
             "created": body["created"],
             "manifest_id": object_id,
         }
-        for object_id, body in opened.find("lpt.admission/1")
+        for object_id, body in opened.find("lpt.admission/1", strict=False)
     ]
+    tell_notes(opened)
     if json:
         as_json({"manifests": found})
         return

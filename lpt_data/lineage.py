@@ -25,11 +25,11 @@ class Origin:
 def origin(catalog: Catalog, source_sha256s: Iterable[str]) -> Origin:
     """Match files by the sha256 of their bytes with what stages (and earlier admissions) wrote; names do not matter."""
     made_by: dict[str, str] = {}
-    for object_id, body in catalog.find("lpt.admission/1"):
+    for object_id, body in catalog.find("lpt.admission/1", strict=False):
         for split in body["splits"].values():
             made_by.update({f["sha256"]: object_id for f in split["files"]})
     stages: dict[str, Mapping[str, Any]] = {}
-    for object_id, body in reversed(list(catalog.find("lpt.stage/1"))):  # newest last, so that it wins
+    for object_id, body in reversed(list(catalog.find("lpt.stage/1", strict=False))):  # newest last, so that it wins
         stages[object_id] = body
         made_by.update({f["sha256"]: object_id for f in body.get("outputs", ())})
     parents = list(dict.fromkeys(made_by[s] for s in source_sha256s if s in made_by))

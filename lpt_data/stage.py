@@ -167,7 +167,7 @@ class Work:
         return hashlib.sha256(b"lpt-stage/1\0" + told_bytes).hexdigest()[:16], inputs
 
     def _done(self, catalog: Catalog, stage_id: str) -> tuple[str, dict[str, Any]] | None:
-        for object_id, body in catalog.find("lpt.stage/1", stage_id=stage_id):
+        for object_id, body in catalog.find("lpt.stage/1", strict=False, stage_id=stage_id):
             decided = {"path": str(catalog.decisions_path(stage_id)), "sha256": body["decisions"]["sha256"]}
             if body["output"] == self.output and all(intact(file) for file in [*body["outputs"], decided]):
                 return object_id, body

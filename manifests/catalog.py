@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 
 from manifests import index
+from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, BusyError, LptError, UsageError
 from manifests.events import GENESIS, Event, EventLog
 from manifests.files import cannot_write, exclusive_lock, make_folder
@@ -115,12 +116,22 @@ class Catalog:
         """Return the body of a full id or of a unique prefix of at least four digits."""
         return self.objects.read(ref if len(ref) == 64 else self.objects.resolve(ref))
 
-    def find(self, type: str, **equals: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (id, body) of the objects of a type whose body fields equal the given values, the newest first."""
+    def find(self, type: str, *, strict: bool = True, **equals: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (id, body) of the objects of a type whose body fields equal the given values, the newest first.
+
+        An object that is gone or was edited raises BadInputError; with `strict=False` it is left out with a note.
+        """
         for event in reversed([e for e in self.events.read() if e.type == type]):
             if any(name in event.facets and event.facets[name] != value for name, value in equals.items()):
                 continue
-            body = self.objects.read(event.object)
+            try:
+                body = self.objects.read(event.object)
+            except BadInputError as error:
+                if strict:
+                    raise
+                note = f"object {event.object[:16]} ({event.type}) is left out: {error.what} ({error.seen})"
+                self.notes += [note] if note not in self.notes else []
+                continue
             if all(body.get(name) == value for name, value in equals.items()):
                 yield event.object, body
 
@@ -169,7 +180,33 @@ class Catalog:
                 self.events.append(name, body)
         self.events.verify()
         self._sweep()
+        self._note_unlogged()
+        self._note_decisions()
         return index.rebuild(self, wait=wait)
+
+    def _note_unlogged(self) -> None:
+        """A kill leaves at most one object that the log does not name; a log whose tail was cut off leaves more."""
+        unlogged = sorted(set(self.objects.ids()) - {event.object for event in self.events.read()})
+        if unlogged:
+            self.notes.append(
+                f"{len(unlogged)} objects are not in the log, which was cut off or met a kill: "
+                f"{', '.join(name[:16] for name in unlogged[:5])}; to have them again, move {self.events.path} away "
+                "and run lpt catalog rebuild"
+            )
+
+    def _note_decisions(self) -> None:
+        """Say which decisions are gone or are not those that their stage recorded."""
+        seen: set[str] = set()
+        for _, body in self.find("lpt.stage/1", strict=False):
+            stage_id, entry = str(body.get("stage_id")), body.get("decisions")
+            if stage_id in seen or not isinstance(entry, dict):
+                continue
+            seen.add(stage_id)
+            path = self.decisions_path(stage_id)
+            if not path.is_file():
+                self.notes.append(f"the decisions of stage {stage_id} are gone: {path}")
+            elif bytes_sha256(path) != entry.get("sha256"):
+                self.notes.append(f"the decisions of stage {stage_id} were changed after they were written: {path}")
 
     def _sweep(self) -> None:
         """Remove what killed writers left half-written more than a day ago; nothing refers to such files."""

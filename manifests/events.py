@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -70,9 +70,8 @@ class EventLog:
 
     def read(self, start: int = 0) -> Iterator[Event]:
         """Yield the events from byte `start` on; a last line without its newline is not there yet."""
-        try:
-            file = open(self.path, "rb")  # noqa: SIM115  # closed by the with below
-        except FileNotFoundError:
+        file = self._open()
+        if file is None:
             return
         with file:
             file.seek(start)
@@ -84,23 +83,23 @@ class EventLog:
 
     def last(self) -> Event | None:
         """Return the last whole event, reading only the end of the file."""
-        try:
-            with open(self.path, "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                window = _TAIL
-                while True:
-                    start = max(0, size - window)
-                    file.seek(start)
-                    data = file.read(size - start)
-                    whole = data.rfind(b"\n")
-                    before = data.rfind(b"\n", 0, whole) if whole >= 0 else -1
-                    if whole >= 0 and (before >= 0 or start == 0):
-                        return _parse(data[before + 1 : whole], start + whole + 1, self.path)
-                    if start == 0:
-                        return None
-                    window *= 4
-        except FileNotFoundError:
+        file = self._open()
+        if file is None:
             return None
+        with file:
+            size = file.seek(0, os.SEEK_END)
+            window = _TAIL
+            while True:
+                start = max(0, size - window)
+                file.seek(start)
+                data = file.read(size - start)
+                whole = data.rfind(b"\n")
+                before = data.rfind(b"\n", 0, whole) if whole >= 0 else -1
+                if whole >= 0 and (before >= 0 or start == 0):
+                    return _parse(data[before + 1 : whole], start + whole + 1, self.path)
+                if start == 0:
+                    return None
+                window *= 4
 
     def verify(self) -> int:
         """Check that every line names the one before it; return how many there are, or raise at the first fault."""
@@ -110,10 +109,28 @@ class EventLog:
                 raise BadInputError(
                     f"line {count + 1} of the catalog's log does not follow the line before it",
                     seen=f"{self.path}: names {event.prev[:16]}…, the line before is {prev[:16]}…",
-                    next="a line was changed, removed or inserted; compare the file with a copy",
+                    next="a line was changed, removed or inserted: restore events.jsonl from a copy, "
+                    "or move it away and run: lpt catalog rebuild",
                 )
             prev, count = event.hash, count + 1
         return count
+
+    def _open(self) -> BinaryIO | None:
+        """Open the log for reading; None when there is none yet."""
+        try:
+            if self.path.exists() and not self.path.is_file():  # reading a pipe would wait for ever
+                raise BadInputError(
+                    "the catalog's log is no regular file",
+                    seen=str(self.path),
+                    next="move it away: lpt catalog rebuild",
+                )
+            return open(self.path, "rb")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BadInputError(
+                "the catalog's log cannot be read", seen=f"{self.path}: {error.strerror}", next="check its permissions"
+            ) from error
 
     def _write(self, data: bytes) -> int:
         fresh = not self.path.exists()
@@ -163,6 +180,8 @@ def now() -> str:
 def _parse(line: bytes, end: int, path: Path) -> Event:
     try:
         body = orjson.loads(line)
+        if not all(isinstance(body[name], str) for name in ("prev", "at", "type", "object")):
+            raise TypeError("a field that must be text is none")
         digest = hashlib.sha256(b"lpt-event/1\0" + line).hexdigest()
         return Event(
             int(body["seq"]), body["prev"], body["at"], body["type"], body["object"], dict(body["facets"]), digest, end

@@ -56,6 +56,8 @@ def connect(path: Path | str, *, read_only: bool, wait: float = 5.0, temp: str =
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
     }
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait for ever
+        raise BrokenIndexError("the catalog's index is no file", seen=str(path), next="lpt catalog rebuild")
     deadline = time.monotonic() + wait
     while True:
         try:
@@ -204,7 +206,10 @@ def _position(connection: duckdb.DuckDBPyConnection, catalog: Catalog) -> dict[s
     if end == 0:
         return meta
     before = int(meta.get("start", "0"))
-    last = next(catalog.events.read(before), None)
+    try:
+        last = next(catalog.events.read(before), None)
+    except BadInputError:  # the middle of a line of another log
+        return None
     return meta if last is not None and (last.hash, last.end) == (seen, end) else None
 
 

@@ -98,6 +98,10 @@ def query(
                 rows = cursor.fetchmany(most + 1)
             except duckdb.Error as error:
                 raise _explain(error, seconds if expired.is_set() else None) from error
+            except OverflowError as error:  # DuckDB's intervals and times go further than Python's
+                raise UsageError(
+                    "the SQL gives a value that Python cannot hold", seen=str(error), next="cast it to VARCHAR"
+                ) from error
     notes += [note for note in catalog.notes if note not in notes]
     return Result([c[0] for c in columns], [c[1] for c in columns], rows[:most], len(rows) > most, notes)
 

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from manifests import decisions
 from manifests.answer import Step, WhyAnswer
 from manifests.catalog import Catalog
+from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError, UsageError
 from manifests.loaded import TYPE, load_manifest
 from manifests.places import canonical_id, files_named, place_of_row, row_of_line
@@ -138,10 +139,11 @@ class _Trail:
         self.identify = identify or canonical_id
         self.answer = answer
         newest: dict[str, Mapping[str, Any]] = {}
-        for _, body in catalog.find("lpt.stage/1"):
+        for _, body in catalog.find("lpt.stage/1", strict=False):
             newest.setdefault(str(body.get("stage_id")), body)  # a stage that was run again says the same
         self.stages = list(reversed(newest.values()))
-        self.manifests = list(catalog.find(TYPE))
+        self.manifests = list(catalog.find(TYPE, strict=False))
+        answer.notes += [note for note in catalog.notes if note not in answer.notes]
         self._tables: dict[str, pa.Table] = {}
         self._seen: set[tuple[str, int]] = set()
         self._ids: dict[str, None] = {}  # ids under which the row is known, in the order they were met
@@ -162,7 +164,11 @@ class _Trail:
         stage_id = str(body.get("stage_id"))
         if stage_id not in self._tables:
             try:
-                self._tables[stage_id] = decisions.read(self.catalog.decisions_path(stage_id))
+                path = self.catalog.decisions_path(stage_id)
+                self._tables[stage_id] = decisions.read(path)
+                entry = body.get("decisions")
+                if isinstance(entry, dict) and bytes_sha256(path) != entry.get("sha256"):
+                    self.answer.notes.append(f"decisions of {stage_id} were changed after they were written: {path}")
             except LptError as error:
                 self.answer.notes.append(f"{body.get('stage')} {stage_id}: {error.what} ({error.seen})")
                 self._tables[stage_id] = decisions.empty()

@@ -158,7 +158,7 @@ def test_every_line_names_the_one_before_it(catalog):
     assert catalog.head == hashlib.sha256(b"lpt-event/1\0" + line).hexdigest()
 
 
-@pytest.mark.parametrize("fault", ["changed", "removed", "inserted", "swapped", "garbage"])
+@pytest.mark.parametrize("fault", ["changed", "removed", "inserted", "swapped", "garbage", "types"])
 def test_a_tampered_log_is_noticed(catalog, fault):
     for number in range(4):
         catalog.put(stage(number))
@@ -170,12 +170,55 @@ def test_a_tampered_log_is_noticed(catalog, fault):
         "inserted": [lines[0], lines[0], *lines[1:]],
         "swapped": [lines[1], lines[0], *lines[2:]],
         "garbage": [lines[0], b"{}\n", *lines[1:]],
+        "types": [lines[0], b'{"seq":1,"prev":5,"at":6,"type":7,"object":8,"facets":{}}\n', *lines[2:]],
     }[fault]
     path.write_bytes(b"".join(lines))
     with pytest.raises(BadInputError):
         catalog.verify_chain()
     with pytest.raises(BadInputError):
         catalog.rebuild()
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_log_that_is_no_file_is_bad_input_and_no_wait(catalog, make):
+    make(catalog.directory / "events.jsonl")
+    for ask in (catalog.verify_chain, catalog.rebuild, lambda: catalog.head, lambda: catalog.put(stage(1))):
+        with pytest.raises(BadInputError):
+            ask()
+
+
+def test_objects_that_a_cut_off_log_does_not_name_are_said(catalog):
+    names = [catalog.put(stage(number)) for number in range(3)]
+    log = catalog.directory / "events.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:2]))
+    assert catalog.rebuild() == 2
+    assert [names[2][:16] in note for note in catalog.notes] == [True]
+    log.unlink()  # what the note says to do
+    again = Catalog.open(catalog.directory)
+    assert (again.rebuild(), again.notes) == (3, [])
+
+
+def test_one_damaged_object_does_not_hide_the_others_from_who_can_do_without_it(catalog):
+    gone, kept = catalog.put(stage(1)), catalog.put(stage(2))
+    catalog.objects.path(gone).unlink()
+    with pytest.raises(BadInputError):
+        list(catalog.find("lpt.stage/1"))
+    assert [name for name, _ in catalog.find("lpt.stage/1", strict=False)] == [kept]
+    assert list(catalog.find("lpt.stage/1", strict=False, stage_id="s1")) == []
+    assert len(catalog.notes) == 1
+    assert gone[:16] in catalog.notes[0]
+
+
+def test_rebuild_says_which_decisions_are_gone_or_changed(catalog):
+    for name in ("same", "gone", "changed"):
+        path = catalog.decisions_path(name)
+        path.write_bytes(b"rows")
+        entry = {"path": f"decisions/{name}.parquet", "sha256": hashlib.sha256(b"rows").hexdigest(), "rows": 1}
+        catalog.put({"type": "lpt.stage/1", "stage_id": name, "decisions": entry})
+    catalog.decisions_path("gone").unlink()
+    catalog.decisions_path("changed").write_bytes(b"rowz")
+    catalog.rebuild()
+    assert sorted(note.split()[4] for note in catalog.notes) == ["changed", "gone"]
 
 
 @pytest.mark.parametrize("torn", [b'{"seq": 1, "pre', b"\0" * 300, b"x" * 70_000])
@@ -222,6 +265,16 @@ def test_a_lost_log_is_made_again_from_the_objects(catalog):
     (catalog.directory / "events.jsonl").unlink()
     assert catalog.rebuild() == 2
     assert [body["stage_id"] for _, body in catalog.find("lpt.stage/1")] == ["s1", "s2"]
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_an_index_that_is_no_file_is_set_aside_and_made_again(catalog, make):
+    catalog.put(stage(1))
+    good = dump(catalog)
+    catalog.index_path.unlink()
+    make(catalog.index_path)
+    catalog.sync()
+    assert dump(catalog) == good
 
 
 @pytest.mark.parametrize("damage", ["garbage", "empty", "middle", "wal"])

@@ -88,7 +88,11 @@ class History:
         body = {
             "type": "lpt.stage/1", "stage_id": stage_id, "stage": name, "inputs": sources, "rows_in": start,
             "rows_out": len(kept), "outputs": [written],
-            "decisions": {"path": f"decisions/{stage_id}.parquet", "sha256": "", "rows": len(decided)},
+            "decisions": {
+                "path": f"decisions/{stage_id}.parquet",
+                "sha256": bytes_sha256(self.catalog.decisions_path(stage_id)),
+                "rows": len(decided),
+            },
         }  # fmt: skip
         self.catalog.put(body)
         return output
@@ -101,6 +105,21 @@ def history(tmp_path):
 
 def said(answer) -> list[tuple]:
     return [(s.stage, s.row, s.what, s.reason, s.witness) for s in answer.steps]
+
+
+def test_decisions_that_were_changed_are_said(history):
+    path = history.catalog.decisions_path("c1ea0000")
+    decisions.write(path, decisions.read(path).slice(0, 1))
+    answer = why(history.catalog, f"{history.raw}:9")
+    assert [note for note in answer.notes if "changed after they were written" in note and "c1ea0000" in note]
+
+
+def test_a_damaged_record_of_one_stage_does_not_silence_the_others(history):
+    name = next(name for name, _ in history.catalog.find("lpt.stage/1", stage_id="dedd1111"))
+    history.catalog.objects.path(name).write_text("{}")
+    answer = why(history.catalog, f"{history.raw}:2")
+    assert said(answer)[0] == ("clean", 1, "removed", "empty_text", False)
+    assert any(name[:16] in note for note in answer.notes)
 
 
 def test_a_removed_row_is_followed_over_its_witnesses_to_the_final_survivor(history):
