@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +29,7 @@ from manifests.errors import BadInputError, BusyError, LptError, UsageError
 MAX_ROWS = 1_000_000  # of a result: what a process can hold as Python values
 MAX_SECONDS = 120.0
 _MAX_SPILL = "8GB"
+_POLL = 0.02  # seconds
 
 CANNED: dict[str, str] = {
     "lost-rows": """
@@ -93,9 +96,7 @@ def query(
         _lock_down(connection, catalog)
         with _time_limit(connection, seconds) as expired:
             try:
-                cursor = connection.execute(text)
-                columns = [(str(name), str(kind)) for name, kind, *_ in cursor.description or []]
-                rows = cursor.fetchmany(most + 1)
+                columns, rows = _answer(connection, text, most + 1)
             except duckdb.Error as error:
                 raise _explain(error, seconds if expired.is_set() else None) from error
             except OverflowError as error:  # DuckDB's intervals and times go further than Python's
@@ -104,6 +105,26 @@ def query(
                 ) from error
     notes += [note for note in catalog.notes if note not in notes]
     return Result([c[0] for c in columns], [c[1] for c in columns], rows[:most], len(rows) > most, notes)
+
+
+def _answer(
+    connection: duckdb.DuckDBPyConnection, text: str, most: int
+) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
+    """Return the columns and at most so many rows. DuckDB works in a thread of its own: the main one hears Ctrl-C."""
+
+    def run() -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
+        cursor = connection.execute(text)
+        return [(str(name), str(kind)) for name, kind, *_ in cursor.description or []], cursor.fetchmany(most)
+
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(run)
+        try:
+            return answer.result()
+        except KeyboardInterrupt:
+            while not answer.done():
+                connection.interrupt()
+                time.sleep(_POLL)
+            raise
 
 
 def _canned(sql: str) -> str:
@@ -239,7 +260,11 @@ def _time_limit(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterat
         timer.cancel()
 
 
-def _explain(error: duckdb.Error, seconds: float | None) -> UsageError:
+def _explain(error: duckdb.Error, seconds: float | None) -> LptError:
+    if any(sign in str(error) for sign in ("catalog.duckdb", "Corrupt database")):
+        return BadInputError(
+            "the catalog's index is damaged", seen=str(error).splitlines()[0], next="lpt catalog rebuild"
+        )
     if seconds is not None:
         return UsageError(
             f"the query took longer than {seconds:g} s and was stopped",

@@ -16,7 +16,7 @@ import pytest
 
 from manifests import decisions, views
 from manifests.catalog import Catalog
-from manifests.errors import BusyError, LptError, UsageError
+from manifests.errors import BadInputError, BusyError, LptError, UsageError
 from manifests.sql import CANNED, Result, query
 
 DOCS = Path(__file__).parents[2] / "docs" / "sql.md"
@@ -45,6 +45,42 @@ def record(catalog: Catalog, stage_id: str, rows: int) -> None:
             "outputs": [{"path": "out.jsonl", "bytes": 5, "sha256": "ff", "rows": 10 - rows}],
         }
     )
+
+
+def test_an_index_that_is_cut_short_is_no_fault_of_the_sql(tmp_path):
+    own = Catalog.open(tmp_path / ".lpt")
+    for number in range(1, 60):
+        own.put({"type": "lpt.stage/1", "stage_id": f"s{number}", "note": os.urandom(20_000).hex()})
+    own.rebuild()
+    path = own.index_path
+    os.truncate(path, path.stat().st_size // 3)
+    with pytest.raises(BadInputError, match="damaged") as error:
+        query(own, "select sum(length(body::varchar)) from object")
+    assert error.value.next == "lpt catalog rebuild"
+    assert own.rebuild() == 59
+    assert query(own, "select count(*) from object where length(body::varchar) > 40000").rows == [(59,)]
+
+
+def test_a_value_that_python_cannot_hold_is_said(tmp_path):
+    with pytest.raises(UsageError, match="cannot hold"):
+        query(Catalog.open(tmp_path / ".lpt"), "select interval 2000000000 days")
+
+
+def test_ctrl_c_ends_a_long_query_at_once(tmp_path):
+    script = """
+import os, signal, sys, threading, time
+from manifests.catalog import Catalog
+from manifests.sql import query
+threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+start = time.monotonic()
+try:
+    query(Catalog.open(sys.argv[1]), "select count(*) from range(100000000000) a, range(1000000) b", seconds=60)
+except KeyboardInterrupt:
+    print(time.monotonic() - start)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / ".lpt")], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert float(done.stdout) < 20
 
 
 @pytest.fixture(scope="module")
