@@ -12,7 +12,9 @@ from cli.options import (
     Against,
     Benchmarks,
     CatalogDir,
+    Contract,
     Json,
+    Key,
     Layout,
     MaxLength,
     Policy,
@@ -33,7 +35,7 @@ EXAMPLES = examples(
 
 def admit(
     name: Annotated[str, typer.Argument(help="Name of the data set; a version is added: NAME@1, NAME@2, …")],
-    contract: Annotated[str, typer.Option(help="text, sft or rlvr.", show_default=False)],
+    contract: Contract,
     train: Annotated[list[str], typer.Option(help="Files of the train split; repeatable.", show_default=False)],
     validation: Annotated[
         list[str] | None, typer.Option(help="Files of the validation split; repeatable.", show_default=False)
@@ -44,10 +46,7 @@ def admit(
     benchmark: Benchmarks = None,
     against: Against = None,
     policy: Policy = None,
-    key: Annotated[
-        str | None,
-        typer.Option(help="Canonical key that must not straddle splits. Default: by contract.", show_default=False),
-    ] = None,
+    key: Key = None,
     tokenizer: Tokenizer = None,
     max_length: MaxLength = None,
     layout: Layout = None,

@@ -9,8 +9,10 @@ import typer
 from cli.options import (
     Against,
     Benchmarks,
+    Contract,
     Inputs,
     Json,
+    Key,
     Layout,
     MaxLength,
     Policy,
@@ -36,14 +38,12 @@ EXAMPLES = examples(
 
 def audit(
     inputs: Inputs,
-    contract: Annotated[str, typer.Option(help="text, sft or rlvr.", show_default=False)],
+    contract: Contract,
     tokenizer: Tokenizer = None,
     max_length: MaxLength = None,
     against: Against = None,
     benchmark: Benchmarks = None,
-    key: Annotated[
-        str | None, typer.Option(help="Canonical key for leakage between splits.", show_default=False)
-    ] = None,
+    key: Key = None,
     policy: Policy = None,
     rows: Annotated[
         str | None, typer.Option(help="Print the rows behind this check, and nothing else.", show_default=False)
@@ -153,4 +153,6 @@ def show_rows(rows: Sequence[dict[str, Any]], *, as_object: bool) -> None:
         as_json({"rows": list(rows)})
         return
     columns = list(rows[0]) if rows else ["rows"]
-    table(columns, [[str(shown(row.get(column)))[:200] for column in columns] for row in rows], to_stdout=True)
+    # Numbers as they are: a line copied from here has to fit `lpt why FILE:LINE`.
+    cells = ((row.get(column) for column in columns) for row in rows)
+    table(columns, [[str(v if isinstance(v, int) else shown(v))[:200] for v in row] for row in cells], to_stdout=True)

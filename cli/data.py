@@ -71,6 +71,8 @@ def dedup(
     else:
         show_report(report)
         show_dedup(report.extra)
+        if dry_run:
+            say("dry run: nothing was written or recorded, so `lpt why` does not know this stage", style="yellow")
     if not dry_run:
         tell_head(opened)
 
@@ -140,7 +142,7 @@ def show_report(report: StageReport) -> None:
     say(f"{body['output']}  content_root {str(body['content_root'])[:16]}…  stage {body['stage_id']}")
     say(f"{body['seconds']:.1f} s, {body['rows_per_second']:,.0f} rows/s, {body['peak_memory_bytes'] / 2**20:,.0f} MiB")
     if body["removed"] or body["quarantined"]:
-        say(f"why a row went: lpt why {body['stage_id']}:ROW   or: lpt sql @lost-rows", style="dim")
+        say(f"why a row went: lpt why {body['stage_id']}:ROW   or: lpt sql @removed", style="dim")
 
 
 def show_dedup(extra: dict[str, Any]) -> None:
@@ -149,15 +151,16 @@ def show_dedup(extra: dict[str, Any]) -> None:
         points = "  ".join(f"{float(j):.2f}→{float(p):.3f}" for j, p in near["s_curve"])
         say(f"chance that a pair is proposed, by its true Jaccard: {points}")
         say(
-            f"{near.get('candidates', 0):,} pairs compared, {near.get('verified', 0):,} at or above {near['threshold']}"
+            f"{near.get('candidates', 0):,} pairs compared (equal texts count once), "
+            f"{near.get('verified', 0):,} at or above {near['threshold']}"
         )
     if keeper := extra.get("biggest_keeper"):
-        say(f"row {keeper['row']:,} stands for the most rows: {keeper['absorbed']:,} ({keeper['share']:.1%} of all)")
+        say(f"row {keeper['row']} stands for the most rows: {keeper['absorbed']:,} ({keeper['share']:.1%} of all)")
     if weakest := extra.get("weakest"):
         table(
             ["score", "removed row", "its text", "kept row", "its text"],
             [
-                (w["score"], w["row"], one_line(w["text"]), w["witness_row"], one_line(w["witness_text"]))
+                (w["score"], str(w["row"]), one_line(w["text"]), str(w["witness_row"]), one_line(w["witness_text"]))
                 for w in weakest
             ],
             title="weakest removals",

@@ -25,26 +25,50 @@ CatalogDir = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Layout = Annotated[
     str | None,
-    typer.Option(help="Layout of the rows (text, messages, alpaca, gsm8k, …); found by the columns when left out."),
+    typer.Option(
+        help="Layout of the rows: text, messages, sharegpt, alpaca, gsm8k, prompt_completion, prompt_answer or "
+        "countdown; found by the columns when left out."
+    ),
 ]
 TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the text of a `text` row.")]
+Contract = Annotated[
+    str, typer.Option(help="text, sft (chats) or rlvr (prompts with an answer to verify).", show_default=False)
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        help="What must not straddle splits: text, math, code, countdown, or a column. Default: math for rlvr, "
+        "else text.",
+        show_default=False,
+    ),
+]
 Policy = Annotated[
     str | None,
-    typer.Option(help="Policy file, or lpt:NAME for a shipped one. Default: the contract's own.", show_default=False),
+    typer.Option(
+        help="Policy file, or a shipped one: lpt:text, lpt:sft, lpt:rlvr. Default: the contract's own.",
+        show_default=False,
+    ),
 ]
 Tokenizer = Annotated[
     str | None,
-    typer.Option(help="Model or tokenizer folder, or `tiny`: adds the checks that need tokens.", show_default=False),
+    typer.Option(help="Folder, hub name, or `tiny`: adds the checks that need tokens.", show_default=False),
 ]
-MaxLength = Annotated[int | None, typer.Option(min=1, help="Tokens a training row may have.", show_default=False)]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Tokens a row may have: the max_length of SFT, the max_prompt_length of GRPO. Needs --tokenizer.",
+        show_default=False,
+    ),
+]
 Benchmarks = Annotated[
     list[str] | None,
-    typer.Option("--benchmark", help="NAME=PATH of a benchmark whose items must not be in the data; repeatable."),
+    typer.Option("--benchmark", help="NAME=PATH of a benchmark whose questions must not be in the data; repeatable."),
 ]
 
 Against = Annotated[
     list[str] | None,
-    typer.Option("--against", help="Reference files whose rows must not be in the data; repeatable."),
+    typer.Option("--against", help="Reference files whose rows and keys must not be in the data; repeatable."),
 ]
 
 

@@ -14,7 +14,8 @@ from cli.output import as_json, clean, data, say, table
 EXAMPLES = examples(
     'lpt sql "select stage, rows_in, rows_out from v_stage"',
     'lpt sql "select reason, count(*) n from v_decision group by reason order by n desc" --format md',
-    "lpt sql @lost-rows --format csv > lost.csv",
+    "lpt sql @removed --format csv > removed.csv",
+    'lpt sql "describe v_decision"',
     "cat query.sql | lpt sql -",
 )
 
@@ -31,7 +32,11 @@ def sql(
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
-    """Ask the catalog in SQL. Read-only: SELECT statements alone, and no file outside the catalog's folder."""
+    """Ask the catalog in SQL. Read-only: SELECT statements alone, and no file outside the catalog's folder.
+
+    Without a query it lists the canned ones. Views: v_manifest, v_split, v_check, v_stage, v_decision, v_run, v_metric,
+    v_checkpoint, v_rollout, v_artifact, v_gate, v_waiver, v_lineage; "describe v_run" shows the columns of one.
+    """
     from manifests.catalog import Catalog
     from manifests.sql import CANNED
     from manifests.sql import query as ask

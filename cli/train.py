@@ -32,20 +32,35 @@ Unadmitted = Annotated[
 ]
 Model = Annotated[str, typer.Option("--model", help="A folder, a hub name, or `tiny`.", show_default=False)]
 Out = Annotated[Path, typer.Option("--out", help="Folder of the run.", show_default=False)]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.", show_default=False)]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="YAML file of settings, `name: value` a line.", show_default=False)
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting on top of the file; repeatable.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on from the last checkpoint in --out, with the settings it began with; the length may change where "
+        "lr_scheduler_type is constant.",
+    ),
+]
 EvalSplit = Annotated[
     str | None,
-    typer.Option("--eval", metavar="NAME[@V]:SPLIT", help="Admitted split to measure the loss on.", show_default=False),
+    typer.Option(
+        "--eval",
+        metavar="NAME[@V]:SPLIT",
+        help="Admitted split to measure on: the loss (sft), the accuracy (grpo).",
+        show_default=False,
+    ),
 ]
 
 SFT_EXAMPLES = examples(
     "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4",
     "lpt train sft --admitted chats:train --model tiny --out runs/tiny --set max_steps=20",
-    "lpt train sft --admitted chats:train --model ./model --out runs/sft --resume",
+    "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4 "
+    "--resume",
 )
 GRPO_EXAMPLES = examples(
     "lpt train grpo --admitted sums:train --model runs/sft --out runs/grpo --reward countdown",
@@ -82,6 +97,7 @@ def grpo(
     out: Out,
     admitted: Admitted = None,
     unadmitted: Unadmitted = None,
+    eval_split: EvalSplit = None,
     reward: Annotated[
         str | None,
         typer.Option(help="NAME[=weight],… (countdown, integer) or module:function. Default: each row's own verifier."),
@@ -99,7 +115,7 @@ def grpo(
     made = from_mapping(GRPOConfig, settings(set_, config) | {"model": model} | ({"reward": reward} if reward else {}))
     from lpt_train.grpo import train
 
-    _run(train, made, "rlvr", admitted, unadmitted, None, out, resume, catalog, json)
+    _run(train, made, "rlvr", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
@@ -138,6 +154,22 @@ def _run(
     else:
         show_run(result.to_json())
     tell_head(opened)
+    if code := exit_code(result.body):
+        raise typer.Exit(code)
+
+
+# What a shell reports for a command that ended by the signal.
+STOPPED = {"SIGINT": 130, "SIGTERM": 143}
+
+
+def exit_code(body: dict[str, Any]) -> int:
+    """0 for a run that is done; one that was stopped says how to go on."""
+    if body["status"] == "done":
+        return 0
+    if body["status"] != "stopped":
+        return 1
+    say(f"stopped after step {body['steps']:,}; go on with --resume", style="yellow")
+    return STOPPED.get(body["stopped_by"], 1)
 
 
 def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: Any) -> Any:
