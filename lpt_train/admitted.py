@@ -25,6 +25,8 @@ from manifests.errors import BadInputError, RecordError, RefusedError
 
 # Which contracts an algorithm can train on.
 CONTRACTS: dict[str, tuple[str, ...]] = {"sft": ("sft", "text"), "grpo": ("rlvr",)}
+# Splits that measure besides `test`: the test problems again, with their numbers in another order.
+_MEASURES = ("order_robustness",)
 _SHOWN = 10  # rows named in a refusal
 
 
@@ -144,6 +146,27 @@ def check_contract(split: AdmittedSplit, algorithm: str) -> None:
             next=f"lpt train {fitting[0]}, or admit the data with --contract {CONTRACTS[algorithm][0]}" if fitting
             else f"admit the data with --contract {CONTRACTS[algorithm][0]}",
         )  # fmt: skip
+
+
+def check_trains(split: AdmittedSplit, algorithm: str) -> None:
+    """Raise `RefusedError` when the algorithm must not train on a split: another contract, or one that measures."""
+    check_contract(split, algorithm)
+    if split.split in _MEASURES or "test" in split.split.split("_"):
+        raise RefusedError(
+            "a test split measures, it does not train", seen=split.ref,
+            next=f"--admitted {split.name}@{split.version}:train; lpt eval measures on {split.ref}",
+        )  # fmt: skip
+
+
+def split_notes(split: AdmittedSplit, evaluated: AdmittedSplit | None) -> list[str]:
+    """What a run should say about its rows: a split that others choose by, rows that are trained and measured on."""
+    notes = []
+    if split.split == "validation":
+        notes.append(f"{split.ref} is trained on, so that it can no longer choose between models")
+    shared = len(set(split.record_ids) & set(evaluated.record_ids)) if evaluated is not None else 0
+    if shared:
+        notes.append(f"{shared} rows that the run is evaluated on are trained on as well")
+    return notes
 
 
 def check_tokenizer(split: AdmittedSplit, fingerprint: str, name: str = "") -> None:

@@ -22,9 +22,9 @@ from pathlib import Path
 import torch
 
 from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
-from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer
+from lpt_train.admitted import AdmittedSplit, check_tokenizer, check_trains
 from lpt_train.advantages import GroupAdvantages, group_advantages
-from lpt_train.checkpoint import latest, load_checkpoint, save_checkpoint
+from lpt_train.checkpoint import save_checkpoint
 from lpt_train.config import to_mapping
 from lpt_train.config_grpo import GRPOConfig
 from lpt_train.evaluate import accuracy
@@ -85,7 +85,7 @@ def train(
     finite, nothing can be scored); the run is then recorded as failed.
     """
     out, options = Path(out), config.run
-    check_contract(split, "grpo")
+    check_trains(split, "grpo")
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     renderer = Renderer(load_tokenizer(source))
@@ -212,14 +212,12 @@ def make_policy(config: GRPOConfig, source: str, place: Placement) -> Policy:
 
 def take_up(run: Run, policy: Policy, proof: Proof, generator: torch.Generator) -> tuple[int, int]:
     """Go on from the newest checkpoint of the run: steps done, and how many of them were no update."""
-    done, skipped = 0, 0
-    if (checkpoint := latest(run.checkpoints)) is not None:
-        back = load_checkpoint(checkpoint, model=policy.model, optimizer=policy.optimizer, provenance=run.provenance)
-        done, skipped = back.step, back.extra["skipped_steps"]
-        proof.restore(back.extra["proof"])
-        generator.set_state(back.tensors["sampler"])
-    run.resumed_at(done)
-    return done, skipped
+    back = run.take_up(policy.model, policy.optimizer)
+    if back is None:
+        return 0, 0
+    proof.restore(back.extra["proof"])
+    generator.set_state(back.tensors["sampler"])
+    return back.step, back.extra["skipped_steps"]
 
 
 def score(pool: RewardPool, tasks_P: Sequence[Task], texts_P_G: Sequence[Sequence[str]]) -> list[list[Score]]:

@@ -18,35 +18,30 @@ import platform
 import random
 import resource
 import secrets
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 
 from lpt_train.admitted import AdmittedSplit
-from lpt_train.checkpoint import checkpoint_sha256, latest, read_provenance
+from lpt_train.checkpoint import Restored, checkpoint_sha256, latest, load_checkpoint, read_provenance
 from lpt_train.config import to_mapping
 from lpt_train.proof import Proof
+from lpt_train.resume import check_resume
+from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
-from manifests.errors import BadInputError, LptError, RefusedError, UsageError
+from manifests.errors import BadInputError, LptError, UsageError
 from manifests.files import cannot_write, exclusive_lock, make_folder, write_atomic
 
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
-# What a resumed run must share with the one it goes on with, besides its options …
-_IDENTITY = ("algorithm", "manifest", "split", "content_root", "tokenizer", "tokenized_id")
-# … of which these change what is watched and kept, not what is computed.
-_FREE_TO_CHANGE = ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "save_total_limit", "eval_steps")
 _PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
 
 
@@ -83,6 +78,7 @@ class Run:
         self._started = time.monotonic()
         self._earlier_seconds = float(body.get("seconds") or 0.0)
         self.notes: list[str] = []
+        self._stopped_by: str | None = None
         self._lock = contextlib.ExitStack()
 
     @classmethod
@@ -133,10 +129,32 @@ class Run:
         run._lock.enter_context(exclusive_lock(out / ".lock", wait=0.5, what=f"the run in {out}"))
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        run._write()
-        if before is None:
+        if before is None:  # a resumed run is written when it has been taken up: a refusal leaves it as it was
+            run._write()
             run.metrics_path.write_bytes(b"")
         return run
+
+    def take_up(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        check: Callable[[Restored], None] | None = None,
+    ) -> Restored | None:
+        """Go on from the newest checkpoint, if there is one; what refuses it leaves the run and its record as they
+        were."""
+        checkpoint = latest(self.checkpoints)
+        back = None
+        try:
+            if checkpoint is not None:
+                back = load_checkpoint(checkpoint, model=model, optimizer=optimizer, provenance=self.provenance)
+                if check is not None:
+                    check(back)
+        except BaseException:
+            self._lock.close()
+            raise
+        self.resumed_at(back.step if back is not None else 0)
+        return back
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -163,6 +181,7 @@ class Run:
         self.body["metrics"] = {}
         for line in kept:
             self._note_ends(json.loads(line))
+        self._write()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of `step` (the number of updates done); a value that is not finite is written as text."""
@@ -180,6 +199,7 @@ class Run:
         try:
             with StopRequest() as stop:
                 yield stop
+            self._stopped_by = stop.signal
         except BaseException as error:
             try:
                 proved = proof.finish()
@@ -224,6 +244,7 @@ class Run:
         self.body |= {
             "status": status, "steps": steps, "proof": dict(proof or {}), "failures": list(failures or []),
             "tokens_per_second": tokens_per_second, "peak_memory_bytes": peak_memory_bytes(),
+            "stopped_by": self._stopped_by if status == "stopped" else None,
             "seconds": round(self._earlier_seconds + time.monotonic() - self._started, 3), **(extra or {}),
         }  # fmt: skip
         if checkpoint is not None:
@@ -299,49 +320,6 @@ class Speed:
         return self._tokens / max(1e-9, self._last - self._began)
 
 
-class StopRequest:
-    """Turns SIGTERM and the first Ctrl-C into a flag that the loop looks at between steps; a second Ctrl-C
-    interrupts."""
-
-    def __init__(self) -> None:
-        self.signal: str | None = None
-        self._before: dict[int, Any] = {}
-
-    def __bool__(self) -> bool:
-        return self.signal is not None
-
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, _frame: FrameType | None) -> None:
-        if self.signal is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal = signal.Signals(number).name
-
-
-def check_resume(before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Raise `RefusedError` unless the recorded run is of this algorithm, split, tokenizer, model and these options."""
-    then, now_ = (
-        {key: body.get(key) for key in _IDENTITY} | {"start_model": body["model"]["digest"]} | _flat(body["config"])
-        for body in (before, asked)
-    )
-    free = {name for name in then.keys() | now_.keys() if name.rpartition(".")[2] in _FREE_TO_CHANGE}
-    changed = sorted(name for name in (then.keys() | now_.keys()) - free if then.get(name) != now_.get(name))
-    if changed:
-        raise RefusedError(
-            f"the run was started with another {changed[0].rpartition('.')[2]}",
-            seen="; ".join(f"{name}: {then.get(name)} then, {now_.get(name)} now" for name in changed),
-            next="resume with what the run started with, or start a new run in another folder",
-        )
-
-
 def seed_everything(seed: int) -> None:
     """Seed the generators of python, numpy and torch (all devices)."""
     random.seed(seed)
@@ -386,13 +364,6 @@ def _own_version() -> str:
 
 def _new_id(algorithm: str, created: str) -> str:
     return f"{algorithm}-{created[:19].replace('-', '').replace(':', '')}-{secrets.token_hex(4)}"
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _read_record(path: Path) -> dict[str, Any]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
-from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer
-from lpt_train.checkpoint import latest, load_checkpoint, save_checkpoint
+from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
+from lpt_train.checkpoint import Restored, save_checkpoint
 from lpt_train.config import SFTConfig, to_mapping
 from lpt_train.heads import check_head, token_logprobs
 from lpt_train.losses.sft import sft_loss
@@ -38,6 +39,7 @@ from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
 from lpt_train.schedule import multiplier
 from manifests.catalog import Catalog
 from manifests.digests import tokenized_id
+from manifests.errors import RefusedError
 
 
 def train(
@@ -56,7 +58,7 @@ def train(
     and `LptError` when the loss or a gradient is not finite (the run is recorded as failed, its last checkpoint kept).
     """
     out, opt, options = Path(out), config.optim, config.run
-    check_contract(split, "sft")
+    check_trains(split, "sft")
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     tokenizer = load_tokenizer(source)
@@ -84,13 +86,12 @@ def train(
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
     )  # fmt: skip
-    run.notes += _dropped_notes(rendered) + _seen_notes(split, eval_split)
+    run.notes += _dropped_notes(rendered) + split_notes(split, eval_split)
     start = 0
-    if resume and (checkpoint := latest(run.checkpoints)) is not None:
-        restored = load_checkpoint(checkpoint, model=model, optimizer=optimizer, provenance=run.provenance)
-        start = restored.step
-        proof.restore(restored.extra["proof"])
-    run.resumed_at(start)
+    check = partial(_whole_steps, rows_a_step=rows_a_step, total=total)
+    if resume and (back := run.take_up(model, optimizer, check=check)) is not None:
+        start = back.step
+        proof.restore(back.extra["proof"])
 
     speed = Speed(start, total)
     done = start
@@ -139,8 +140,9 @@ def train(
             if last or (options.save_steps and done % options.save_steps == 0):
                 save_checkpoint(
                     run.checkpoints, step=done, model=model, optimizer=optimizer, provenance=run.provenance,
-                    cursor={"place": done * rows_a_step, "units": len(units)}, config=to_mapping(config),
-                    extra={"proof": proof.state()}, tokenizer=tokenizer, keep_last=options.save_total_limit,
+                    cursor={"place": min(done * rows_a_step, rows_in_all), "units": len(units)},
+                    config=to_mapping(config), extra={"proof": proof.state()}, tokenizer=tokenizer,
+                    keep_last=options.save_total_limit,
                 )  # fmt: skip
             if last:
                 break
@@ -207,6 +209,16 @@ def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig
     return render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
 
 
+def _whole_steps(back: Restored, *, rows_a_step: int, total: int) -> None:
+    """Refuse to lengthen a run that ended in a step of fewer rows: of a longer run that step would have been full."""
+    if back.step < total and back.cursor["place"] != back.step * rows_a_step:
+        raise RefusedError(
+            "the run ended in a step of fewer rows than the others, so that it is no part of a longer one",
+            seen=f"{back.cursor['place']} rows in {back.step} steps of {rows_a_step}",
+            next="start a new run with --model set to this one",
+        )
+
+
 def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig) -> str:
     """The id of what the accelerator sees: rows, order, tokenizer, length, packing and mask policy."""
     return tokenized_id({
@@ -222,8 +234,3 @@ def _dropped_notes(rendered: Rendered) -> list[str]:
         return []
     reasons = ", ".join(f"{reason} {count}" for reason, count in rendered.dropped.items())
     return [f"{total} of {total + len(rendered.rows)} rows were dropped: {reasons}"]
-
-
-def _seen_notes(split: AdmittedSplit, held_out: AdmittedSplit | None) -> list[str]:
-    shared = len(set(split.record_ids) & set(held_out.record_ids)) if held_out is not None else 0
-    return [f"{shared} rows that the loss is evaluated on are trained on as well"] if shared else []

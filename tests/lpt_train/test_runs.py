@@ -125,8 +125,8 @@ def test_resuming_forgets_what_came_after_the_checkpoint(tmp_path, sft_split, ti
 
 def test_a_resume_may_change_what_is_watched_and_nothing_else(tmp_path, sft_split, tiny):
     body = create(tmp_path / "run", sft_split, tiny).body
-    longer = from_mapping(SFTConfig, {"max_steps": 99, "save_steps": 3})
-    check_resume(body, body | {"config": {**body["config"], "run": longer.run.__dict__}})
+    watched = from_mapping(SFTConfig, {"save_steps": 3, "logging_steps": 2, "eval_steps": 5, "save_total_limit": 9})
+    check_resume(body, body | {"config": {**body["config"], "run": watched.run.__dict__}})
     for change in ({"learning_rate": 1}, {"max_length": 7}, {"seed": 1}, {"lora_r": 3}, {"packing": True}):
         changed = create(
             tmp_path / f"run-{next(iter(change))}", sft_split, tiny, config=from_mapping(SFTConfig, change)
@@ -137,6 +137,27 @@ def test_a_resume_may_change_what_is_watched_and_nothing_else(tmp_path, sft_spli
         check_resume(body, body | {"split": "other@1:train"})
     with pytest.raises(RefusedError, match="another start_model"):  # the same path, other weights in it
         check_resume(body, body | {"model": {**body["model"], "digest": "e"}})
+
+
+@pytest.mark.parametrize("change", [{"max_steps": 99}, {"max_steps": -1, "num_train_epochs": 3}])
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_the_length_may_change_where_no_schedule_aims_at_it(tmp_path, sft_split, tiny, schedule, change):
+    start = {"max_steps": 10, "warmup_steps": 2, "lr_scheduler_type": schedule}
+
+    def body(name, **options):
+        return create(tmp_path / name, sft_split, tiny, config=from_mapping(SFTConfig, start | options)).body
+
+    before = body("before")
+    check_resume(before, body("unused_epochs", num_train_epochs=7))  # max_steps decides, epochs say nothing
+    if schedule == "constant":
+        check_resume(before, body("longer", **change))
+        with pytest.raises(RefusedError, match="another warmup_steps"):
+            check_resume(before, body("warmer", warmup_steps=3, **change))
+        return
+    with pytest.raises(RefusedError, match=f"{schedule} schedule of the run aims at the length") as refused:
+        check_resume(before, body("longer", **change))
+    assert "max_steps: 10 then" in refused.value.seen
+    assert "lr_scheduler_type=constant" in refused.value.next
 
 
 def test_an_exception_is_recorded_and_passed_on(tmp_path, sft_split, tiny):

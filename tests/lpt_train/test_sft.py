@@ -106,6 +106,7 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(tiny, sft_split, tmp_p
 
     first = train(config(tiny, **options), split=sft_split, out=tmp_path / "halves", progress=terminate)
     assert (first.status, first.body["steps"], first.body["failures"]) == ("stopped", 3, ["stopped by SIGTERM"])
+    assert first.body["stopped_by"] == "SIGTERM"
     torch.rand(7)  # the process that resumes has another past
     second = train(config(tiny, **options), split=sft_split, out=tmp_path / "halves", resume=True)
     assert (second.status, second.run_id, second.body["steps"]) == ("done", first.run_id, 6)
@@ -119,6 +120,63 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(tiny, sft_split, tmp_p
     for key in ("start", "end", "updates", "changed_tensors", "verdict"):
         assert whole.body["proof"][key] == second.body["proof"][key]
     assert whole.body["metrics"]["loss"] == second.body["metrics"]["loss"]
+
+
+@pytest.mark.parametrize("lengths", [{"max_steps": (3, 6)}, {"num_train_epochs": (1, 2), "max_steps": (-1, -1)}])
+def test_n_steps_made_longer_by_n_are_2n_bit_for_bit(tiny, sft_split, tmp_path, lengths):
+    """A run that ended, resumed for as much again: under a constant schedule that is the run of the whole length."""
+    options = {"lr_scheduler_type": "constant", "warmup_steps": 2, "lora_dropout": 0.1}
+    short, long = (options | {name: ends[i] for name, ends in lengths.items()} for i in (0, 1))
+    whole = train(config(tiny, **long), split=sft_split, out=tmp_path / "whole")
+    first = train(config(tiny, **short), split=sft_split, out=tmp_path / "halves")
+    second = train(config(tiny, **long), split=sft_split, out=tmp_path / "halves", resume=True)
+    assert (first.status, second.status) == ("done", "done")
+    assert whole.body["steps"] == second.body["steps"] == 2 * first.body["steps"]
+    assert whole.body["proof"]["end"] == second.body["proof"]["end"]
+    assert logged(tmp_path / "whole") == logged(tmp_path / "halves")
+
+
+def test_a_run_that_ended_in_a_short_step_is_not_made_longer(tiny, sft_split, tmp_path):
+    options = {"lr_scheduler_type": "constant", "max_steps": -1, "per_device_train_batch_size": 5}
+    first = train(config(tiny, **options), split=sft_split, out=tmp_path / "run")  # 16 rows: 5, 5, 5, 1
+    assert first.body["steps"] == 4
+    record = (tmp_path / "run/run.json").read_bytes()
+    with pytest.raises(RefusedError, match="fewer rows"):
+        train(config(tiny, **options, num_train_epochs=2), split=sft_split, out=tmp_path / "run", resume=True)
+    assert (tmp_path / "run/run.json").read_bytes() == record
+    again = train(config(tiny, **options), split=sft_split, out=tmp_path / "run", resume=True)
+    assert (again.status, again.body["steps"]) == ("done", 4)
+
+
+def test_a_refused_resume_leaves_the_run_as_it_was(tiny, sft_split, tmp_path):
+    out = tmp_path / "run"
+    first = train(config(tiny, max_steps=2), split=sft_split, out=out)
+    before = {path: path.read_bytes() for path in (out / "run.json", out / "metrics.jsonl")}
+    damaged = latest(out / "checkpoints") / "optimizer.safetensors"
+    whole = damaged.read_bytes()
+    with pytest.raises(RefusedError, match="aims at the length"):
+        train(config(tiny, max_steps=4), split=sft_split, out=out, resume=True)
+    damaged.write_bytes(whole[:-1])
+    with pytest.raises(BadInputError, match="damaged"):
+        train(config(tiny, max_steps=2), split=sft_split, out=out, resume=True)
+    assert {path: path.read_bytes() for path in before} == before
+    damaged.write_bytes(whole)  # and the folder is free again
+    assert train(config(tiny, max_steps=2), split=sft_split, out=out, resume=True).run_id == first.run_id
+
+
+def test_a_test_split_is_not_trained_on_and_a_validation_split_is_said(tiny, tmp_path):
+    catalog = Catalog.open(tmp_path / "catalog")
+    ref = admit_by_hand(catalog, "sft", {name: chats(8) for name in ("test", "order_robustness", "test_hard")})
+    for name in ("test", "order_robustness", "test_hard"):
+        split = load_split(f"{ref}:{name}", catalog=catalog)
+        with pytest.raises(RefusedError, match="measures, it does not train") as refused:
+            train(config(tiny), split=split, out=tmp_path / "run", catalog=catalog)
+        assert f"{ref}:train" in refused.value.next
+    assert not (tmp_path / "run").exists()
+    ref = admit_by_hand(catalog, "sft", {"validation": chats(8), "test": chats(10)[8:]}, name="more")
+    split, test = (load_split(f"{ref}:{name}", catalog=catalog) for name in ("validation", "test"))
+    result = train(config(tiny, max_steps=1), split=split, out=tmp_path / "run", catalog=catalog, eval_split=test)
+    assert result.notes == [f"{ref}:validation is trained on, so that it can no longer choose between models"]
 
 
 KILLED = """
@@ -226,7 +284,7 @@ def test_a_folder_that_cannot_be_made_is_bad_input(tiny, sft_split, tmp_path, mo
 
 def test_rows_that_are_evaluated_and_trained_on_are_said(tiny, sft_split, tmp_path):
     result = train(config(tiny, max_steps=1), split=sft_split, out=tmp_path / "run", eval_split=sft_split)
-    assert result.notes == ["16 rows that the loss is evaluated on are trained on as well"]
+    assert result.notes == ["16 rows that the run is evaluated on are trained on as well"]
 
 
 def test_epochs_and_packing_set_the_number_of_steps(tiny, sft_split, tmp_path):

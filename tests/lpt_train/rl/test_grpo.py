@@ -156,6 +156,26 @@ def test_refusals(config, split, tmp_path, catalog):
         train(options(config, reward=""), unknown, tmp_path / "run", catalog)
 
 
+def test_a_test_split_is_not_trained_on(config, split, tmp_path, catalog):
+    test = replace(split, name="sums", version=1, split="test", verified="admitted")
+    with pytest.raises(RefusedError, match="measures, it does not train"):
+        train(config, test, tmp_path / "run", catalog)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_refused_resume_leaves_the_run_as_it_was(config, split, tmp_path, catalog):
+    linear = options(config, lr_scheduler_type="linear")
+    train(linear, split, tmp_path / "run", catalog)
+    kept = [tmp_path / "run" / name for name in ("run.json", "metrics.jsonl", "rollouts.jsonl")]
+    before = [path.read_bytes() for path in kept]
+    with pytest.raises(RefusedError, match="aims at the length"):
+        train(options(linear, max_steps=4), split, tmp_path / "run", catalog, resume=True)
+    (latest(tmp_path / "run/checkpoints") / "rng.safetensors").write_bytes(b"")
+    with pytest.raises(BadInputError, match="damaged"):
+        train(linear, split, tmp_path / "run", catalog, resume=True)
+    assert [path.read_bytes() for path in kept] == before
+
+
 def test_sigterm_stops_after_the_generation_with_a_checkpoint(config, split, tmp_path, catalog):
     def progress(step, total, _):
         if step == 3:

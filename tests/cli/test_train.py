@@ -1,0 +1,55 @@
+"""``lpt train``: how a run ends, and what it may not be trained on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+from command_line import LPT, invoke, refused, unchanged
+
+from cli.train import exit_code
+
+SMALL = ("--set", "lora_r=2", "--set", "per_device_train_batch_size=2")
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_run_that_was_stopped_does_not_exit_0_and_says_how_to_go_on(place, model, tmp_path, number, code):
+    run = ["train", "sft", "--admitted", "chats:train", "--model", model, "--out", tmp_path / "run", *SMALL]
+    command = [LPT, *map(str, run), "--set", "lr_scheduler_type=constant", "--set", "max_steps=100000", "--json"]
+    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while len(lines(tmp_path / "run/metrics.jsonl")) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == code, stderr
+    body = json.loads(stdout)
+    assert (body["status"], body["stopped_by"]) == ("stopped", signal.Signals(number).name)
+    assert f"stopped after step {body['steps']:,}; go on with --resume" in stderr
+    more = f"max_steps={body['steps'] + 1}"
+    ended = invoke(*run, "--set", "lr_scheduler_type=constant", "--set", more, "--resume", "--json", cwd=place)
+    assert (ended.code, ended.json["status"], ended.json["stopped_by"]) == (0, "done", None)
+
+
+@pytest.mark.parametrize(
+    ("status", "by", "code"),
+    [("done", None, 0), ("failed", None, 1), ("running", None, 1), ("stopped", "SIGTERM", 143), ("stopped", None, 1)],
+)
+def test_only_a_run_that_is_done_exits_0(status, by, code):
+    assert exit_code({"status": status, "stopped_by": by, "steps": 3}) == code
+
+
+def test_a_test_split_is_refused_for_training_and_free_for_evaluation(place, model, tmp_path):
+    run = ("--model", model, "--out", tmp_path / "run", "--set", "max_steps=1", *SMALL)
+    with unchanged(tmp_path, place):
+        outcome = invoke("train", "grpo", "--admitted", "sums:test", *run, cwd=place)
+        refused(outcome, 4, "a test split measures, it does not train", "sums@1:train")
+    measured = invoke("eval", "--admitted", "sums:test", "--model", model, "--max-tokens", 2, "--json", cwd=place)
+    assert measured.code == 0, measured.stderr
