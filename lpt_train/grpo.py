@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
-from lpt_train.admitted import AdmittedSplit, check_tokenizer, check_trains
+from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.advantages import GroupAdvantages, group_advantages
 from lpt_train.checkpoint import save_checkpoint
 from lpt_train.config import to_mapping
@@ -91,11 +91,11 @@ def train(
     renderer = Renderer(load_tokenizer(source))
     check_tokenizer(split, renderer.fingerprint, renderer.name)
     tasks, dropped = read_tasks(split, renderer, config.max_prompt_length)
-    held_out = read_tasks(eval_split, renderer, config.max_prompt_length)[0] if eval_split is not None else []
+    held_out, unread = read_held_out(eval_split, renderer, config)
     total = total_steps(config, len(tasks))
     terms = parse_rewards(config.reward)
     if any(term.name == FROM_RECORD for term in terms):
-        verifiers_for({task.verifier for task in tasks})
+        verifiers_for({task.verifier for task in [*tasks, *held_out]})
 
     seed_everything(options.seed)  # before the adapter draws its first values
     policy = make_policy(config, source, place)
@@ -108,16 +108,19 @@ def train(
         terms, workers=config.reward_workers, seconds=config.reward_timeout, memory_mb=config.reward_memory_mb,
         log=out / "rewards.log",
     ) as pool:  # fmt: skip
-        pool.check(probes(tasks))
+        pool.check(probes([*tasks, *held_out]))
         run = Run.create(
             out, "grpo", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
             tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
             catalog=catalog, resume=resume,
         )  # fmt: skip
+        run.notes += split_notes(split, eval_split) + unread
         done, skipped = take_up(run, policy, proof, generator) if resume else (0, 0)
         rollouts = RolloutLog(out / "rollouts.jsonl", resumed_at=done)
         speed, blind = Speed(done, total), 0
         with run.guarded(proof) as stop:
+            if held_out and done == 0:
+                run.log(0, held_out_accuracy(policy, held_out, renderer, pool, config))
             while done < total and not stop:
                 first = done // config.steps_of_generation * config.prompts_per_generation
                 chosen = units_at(first, config.prompts_per_generation, units=len(tasks), seed=options.seed)
@@ -159,7 +162,7 @@ def train(
                     last = between and (done == total or bool(stop))
                     if held_out and between and (last or due(options.eval_steps, done, config)):
                         metrics |= held_out_accuracy(policy, held_out, renderer, pool, config)
-                    if last or done == 1 or done % options.logging_steps == 0:
+                    if last or done == 1 or "eval_accuracy" in metrics or done % options.logging_steps == 0:
                         run.log(done, metrics)
                     if progress is not None:
                         progress(done, total, metrics)
@@ -184,6 +187,17 @@ def train(
             "rollouts_path": str(rollouts.path), **parameter_report(policy.model),
         },
     )  # fmt: skip
+
+
+def read_held_out(split: AdmittedSplit | None, renderer: Renderer, config: GRPOConfig) -> tuple[list[Task], list[str]]:
+    """The tasks that measure, and what to say about those left out; raises what the training split would raise."""
+    if split is None:
+        return [], []
+    check_contract(split, "grpo")
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
+    tasks, dropped = read_tasks(split, renderer, config.max_prompt_length)
+    reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())
+    return tasks, [f"{sum(dropped.values())} of {len(split)} rows are not evaluated on: {reasons}"] if dropped else []
 
 
 def total_steps(config: GRPOConfig, tasks: int) -> int:

@@ -53,3 +53,16 @@ def test_a_test_split_is_refused_for_training_and_free_for_evaluation(place, mod
         refused(outcome, 4, "a test split measures, it does not train", "sums@1:train")
     measured = invoke("eval", "--admitted", "sums:test", "--model", model, "--max-tokens", 2, "--json", cwd=place)
     assert measured.code == 0, measured.stderr
+
+
+def test_grpo_measures_on_a_split_that_does_not_train(place, model, tmp_path):
+    sizes = {
+        "max_steps": 1, "num_generations": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1,
+        "max_completion_length": 2, "reward_workers": 1,
+    }  # fmt: skip
+    run = ["train", "grpo", "--admitted", "sums:train", "--model", model, "--out", tmp_path / "run", "--json"]
+    options = [word for name, value in sizes.items() for word in ("--set", f"{name}={value}")]
+    outcome = invoke(*run, "--eval", "sums:test", *options, cwd=place)
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.json["metrics"]["eval_n"] == [6.0, 6.0]
+    assert not [note for note in outcome.json["notes"] if "evaluated" in note]

@@ -202,12 +202,46 @@ def test_cut_completions_can_be_masked(config, split, tmp_path, catalog):
     assert result.body["skipped_steps"] == 1
 
 
-def test_an_evaluation_split_is_measured(config, split, tmp_path, catalog):
-    config = options(config, reward="", max_steps=2)
-    train(config, split, tmp_path / "run", catalog, eval_split=split)
-    last = metrics(tmp_path / "run")[-1]
-    assert last["eval_n"] == 12
-    assert last["eval_low"] <= last["eval_accuracy"] <= last["eval_high"]
+def test_an_evaluation_split_is_measured_before_every_eval_steps_and_at_the_end(config, split, tmp_path, catalog):
+    held_out = split_of(tmp_path / "held_out.jsonl", [problem(a, 9) for a in range(1, 6)])
+    config = options(config, max_steps=5, eval_steps=2, logging_steps=100)
+    result = train(config, split, tmp_path / "run", catalog, eval_split=held_out)
+    rows = {row["step"]: row for row in metrics(tmp_path / "run")}
+    assert [step for step, row in rows.items() if "eval_accuracy" in row] == [0, 2, 4, 5]
+    for step in (0, 2, 4, 5):
+        assert rows[step]["eval_n"] == 5
+        assert rows[step]["eval_low"] <= rows[step]["eval_accuracy"] <= rows[step]["eval_high"]
+    assert result.body["metrics"]["eval_accuracy"] == [rows[0]["eval_accuracy"], rows[5]["eval_accuracy"]]
+    assert not [note for note in result.notes if "evaluated" in note]
+
+
+def test_evaluation_changes_no_update(config, split, tmp_path, catalog):
+    held_out = split_of(tmp_path / "held_out.jsonl", [problem(a, 9) for a in range(1, 6)])
+    seen = train(options(config, eval_steps=1), split, tmp_path / "seen", catalog, eval_split=held_out)
+    assert seen.body["proof"]["end"] == train(config, split, tmp_path / "blind", catalog).body["proof"]["end"]
+
+
+def test_rows_that_are_evaluated_and_trained_on_or_left_out_are_said(config, split, tmp_path, catalog):
+    rows = [problem(1, 5), problem(4, 7), problem(9, 9), problem(8, 8)]
+    rows[3]["prompt"][0]["content"] = "long " * 20
+    held_out = split_of(tmp_path / "held_out.jsonl", rows)
+    result = train(options(config, max_prompt_length=60), split, tmp_path / "run", catalog, eval_split=held_out)
+    assert [note for note in result.notes if "evaluated" in note] == [
+        "2 rows that the run is evaluated on are trained on as well",
+        "1 of 4 rows are not evaluated on: prompt_too_long 1",
+    ]
+
+
+def test_an_evaluation_split_that_does_not_fit_is_refused_before_the_run_exists(config, split, tmp_path, catalog):
+    chatty = load_unadmitted(write_jsonl(tmp_path / "sft.jsonl", chats(4)), "sft")
+    other = replace(split, tokenizer={"name": "other", "fingerprint": "0" * 64})
+    for held_out, words in ((chatty, "not for rlvr"), (other, "another tokenizer")):
+        with pytest.raises(RefusedError, match=words):
+            train(config, split, tmp_path / "run", catalog, eval_split=held_out)
+    unknown = split_of(tmp_path / "u.jsonl", [problem(1, 2) | {"verifier": "magic"}])
+    with pytest.raises(BadInputError, match="verifier"):
+        train(options(config, reward=""), split, tmp_path / "run", catalog, eval_split=unknown)
+    assert not (tmp_path / "run/run.json").exists()
 
 
 def test_the_reference_is_the_start_model(config, split, tiny):
