@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import re
 import types
 import typing
@@ -24,6 +25,7 @@ SCHEDULES = ("constant", "linear", "cosine")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 TRUNCATIONS = ("drop", "keep_start")
+_LARGEST_SEED = 2**63 - 1  # what torch takes
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.*)$", re.MULTILINE)
 
 
@@ -45,6 +47,14 @@ class Optim:
         at_least("learning_rate", self.learning_rate, 0)
         at_least("warmup_steps", self.warmup_steps, 0)
         at_least("max_grad_norm", self.max_grad_norm, 0)
+        at_least("weight_decay", self.weight_decay, 0)
+        at_least("adam_epsilon", self.adam_epsilon, 0)
+        for name in ("adam_beta1", "adam_beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UsageError(
+                    f"{name} is the share of the past that a mean keeps", seen=getattr(self, name),
+                    next=f"give {name} in [0, 1), such as 0.9",
+                )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,9 @@ class RunOptions:
         at_least("save_total_limit", self.save_total_limit, 1)
         at_least("eval_steps", self.eval_steps, 0)
         at_least("seed", self.seed, 0)
-        if self.max_steps < 1 and (self.max_steps != -1 or self.num_train_epochs <= 0):
+        if self.seed > _LARGEST_SEED:
+            raise UsageError("the seed is too large", seen=self.seed, next=f"give seed <= {_LARGEST_SEED}")
+        if self.max_steps < 1 and (self.max_steps != -1 or not 0 < self.num_train_epochs < math.inf):
             raise UsageError(
                 "a run needs a length", seen={"max_steps": self.max_steps, "num_train_epochs": self.num_train_epochs},
                 next="give max_steps >= 1, or max_steps=-1 with num_train_epochs > 0",
@@ -132,7 +144,9 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def at_least(name: str, value: float, low: float) -> None:
-    """Raise `UsageError` unless `value >= low` (NaN fails)."""
+    """Raise `UsageError` unless `value >= low` and is finite (NaN fails)."""
+    if math.isinf(value):
+        raise UsageError(f"{name} is no finite number", seen=value, next=f"give {name} >= {low}")
     if not value >= low:
         raise UsageError(f"{name} is too small", seen=value, next=f"give {name} >= {low}")
 

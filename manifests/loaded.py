@@ -8,6 +8,7 @@ out of the folder or leads out through a link is refused before a byte behind it
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ TYPE = "lpt.admission/1"
 BATCH = 4096  # rows held as Python objects at a time
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _REF = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:@(?P<version>[0-9]+))?")
+_LONGEST_NAME = 255  # bytes that a file system takes for one name
 _VERDICTS = ("accept", "tune", "reject")
 _STATUSES = ("pass", "warn", "fail", "error", "skipped")
 
@@ -125,6 +127,7 @@ def inside(folder: Path, written: str) -> Path:
     posix, windows = PurePosixPath(written), PureWindowsPath(written)
     path = folder / written
     safe = written and not posix.is_absolute() and not windows.anchor and ".." not in (*posix.parts, *windows.parts)
+    safe = safe and all(len(os.fsencode(part)) <= _LONGEST_NAME for part in posix.parts)
     if not safe or "\0" in written or not path.resolve().is_relative_to(folder.resolve()):
         raise RefusedError(
             "the manifest names a file outside its own folder", seen=written, next="do not trust this manifest"
@@ -223,7 +226,7 @@ def _fault_of_the_optional(body: Mapping[str, Any]) -> str:
     for check in body["checks"]:
         texts = (check["id"], check.get("next", ""), check.get("detail", ""), check.get("op") or "")
         numbers = (check.get("value"), check.get("threshold"), check.get("n"))
-        if check.get("status", "pass") not in _STATUSES or not all(isinstance(text, str) for text in texts):
+        if check["status"] not in _STATUSES or not all(isinstance(text, str) for text in texts):
             return f"the check {check['id']!r}"
         if not all(number is None or isinstance(number, int | float) for number in numbers):
             return f"a number of the check {check['id']}"
@@ -235,7 +238,7 @@ def _fault_of_the_optional(body: Mapping[str, Any]) -> str:
             return "side_files"
     for name, entry in body["splits"].items():
         key = entry.get("key")
-        if key is not None and not (isinstance(key["normaliser"], str) and type(key["count"]) is int):
+        if key is not None and not (isinstance(key["normaliser"], str) and _DIGEST.fullmatch(key["root"])):
             return f"the key of {name}"
     return "" if isinstance(body.get("tokenizer") or {}, dict) else "tokenizer"
 

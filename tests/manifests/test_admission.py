@@ -106,6 +106,8 @@ def test_split_references():
         lambda b: b["splits"]["train"]["files"][0].pop("sha256"),
         lambda b: b.update(checks=[{"id": "x", "status": "splendid"}]),
         lambda b: b.update(checks=[{"id": "x", "status": []}]),
+        lambda b: b.update(verdict="reject", checks=[{"id": "x"}]),
+        lambda b: b["splits"]["train"].update(key={"normaliser": "math", "count": 1}),
         lambda b: b.update(checks=[{"id": ["x"], "status": "pass"}]),
         lambda b: b.update(checks=[{"id": "x", "status": "pass", "value": "none"}]),
         lambda b: b.update(disjoint=True),
@@ -132,7 +134,8 @@ def test_a_file_that_is_no_manifest(folder, content):
 
 
 @pytest.mark.parametrize(
-    "path", ["/etc/passwd", "../secret", "a/../../secret", "link", "C:\\x", "..\\x", "", "a\0b", "\\\\host\\x"]
+    "path",
+    ["/etc/passwd", "../secret", "a/../../secret", "link", "C:\\x", "..\\x", "", "a\0b", "\\\\host\\x", "x" * 5000],
 )
 def test_paths_out_of_the_folder_are_refused(folder, path):
     (folder.parent / "secret").write_text("secret")
