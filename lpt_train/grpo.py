@@ -117,6 +117,7 @@ def train(
         run.notes += split_notes(split, eval_split) + unread
         done, skipped = take_up(run, policy, proof, generator) if resume else (0, 0)
         rollouts = RolloutLog(out / "rollouts.jsonl", resumed_at=done)
+        run.rollouts = rollouts.path
         speed, blind = Speed(done, total), 0
         with run.guarded(proof) as stop:
             if held_out and done == 0:
@@ -135,7 +136,7 @@ def train(
                 scores_P_G = score(pool, tasks_P, texts_P_G)
                 rewards_P_G = reward_tensor(scores_P_G)
                 advantages = group_advantages(rewards_P_G, scale_rewards=config.scale_rewards)
-                rollouts.write(done, tasks_P, groups_P_G, texts_P_G, scores_P_G)
+                rollouts.write(done, tasks_P, groups_P_G, texts_P_G, scores_P_G, advantages)
                 sampled = rollout_metrics(groups_P_G, rewards_P_G, advantages)
                 blind = 0 if sampled["unscorable"] < 1 else blind + 1
                 complain(run, sampled, pool, blind=blind, first=done == 0)

@@ -14,12 +14,11 @@ from lpt_train.rewards.pool import Score
 from lpt_train.sampler.generate import Completion
 from lpt_train.tasks import Task
 from manifests.files import write_atomic
-
-SHOWN = 400  # characters of a completion that are kept
+from manifests.rollouts import TEXT
 
 
 class RolloutLog:
-    """One JSON line a completion: step, record_id, sample, reward, failure, finish, tokens, completion (its start)."""
+    """One JSON line a completion, with the columns of `manifests.rollouts.SCHEMA`."""
 
     def __init__(self, path: Path, *, resumed_at: int) -> None:
         self.path = path
@@ -40,15 +39,19 @@ class RolloutLog:
         groups_P_G: Sequence[Sequence[Completion]],
         texts_P_G: Sequence[Sequence[str]],
         scores_P_G: Sequence[Sequence[Score]],
+        advantages: GroupAdvantages,
     ) -> None:
         """Append the completions that were sampled before optimizer step `step`."""
         lines = []
-        for task, group, texts, scores in zip(tasks_P, groups_P_G, texts_P_G, scores_P_G, strict=True):
+        values, counted = advantages.advantages_P_G.tolist(), advantages.counted_P_G.tolist()
+        generation = zip(tasks_P, groups_P_G, texts_P_G, scores_P_G, strict=True)
+        for place, (task, group, texts, scores) in enumerate(generation):
             for sample, (completion, text, score) in enumerate(zip(group, texts, scores, strict=True)):
                 row = {
                     "step": step, "record_id": task.record_id, "sample": sample, "reward": score.total,
                     "failure": score.reason or None, "finish": completion.finish, "tokens": len(completion.ids),
-                    "completion": text[:SHOWN],
+                    "group_index": place, "advantage": values[place][sample] if counted[place][sample] else None,
+                    "completion": text[:TEXT],
                 }  # fmt: skip
                 lines.append(json.dumps(row) + "\n")
         with open(self.path, "a", encoding="ascii") as file:

@@ -38,6 +38,7 @@ from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError, UsageError
 from manifests.files import cannot_write, exclusive_lock, make_folder, write_atomic
+from manifests.rollouts import into_catalog
 
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
 Progress = Callable[[int, int, Mapping[str, float]], None]
@@ -78,6 +79,7 @@ class Run:
         self._started = time.monotonic()
         self._earlier_seconds = float(body.get("seconds") or 0.0)
         self.notes: list[str] = []
+        self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
         self._stopped_by: str | None = None
         self._lock = contextlib.ExitStack()
 
@@ -251,6 +253,9 @@ class Run:
             self.body["checkpoint"] = {"path": str(checkpoint), "sha256": checkpoint_sha256(checkpoint)}
         if proof and proof.get("verdict") != "effective":
             self.body["verdict"] = proof["verdict"]
+        if self.rollouts is not None:
+            self.body["rollouts"], notes = into_catalog(self.rollouts, self.catalog, self.run_id)
+            self.notes += notes
         object_id = self._record()
         self._write()
         self._lock.close()

@@ -2,7 +2,7 @@
 
     .lpt/objects/ab/cdef….json   bodies, content-addressed          .lpt/decisions/<stage>.parquet
     .lpt/events.jsonl            the hash-chained log               .lpt/splits/NAME@V/
-    .lpt/catalog.duckdb          the index                          .lpt/locks/
+    .lpt/catalog.duckdb          the index                          .lpt/rollouts/<run>.parquet
 
 `put` reports done when the object and its event are on the disk. The index follows at once when nobody holds it and
 at the next command otherwise, so a busy or broken index delays a query and loses nothing.
@@ -210,7 +210,7 @@ class Catalog:
 
     def _sweep(self) -> None:
         """Remove what killed writers left half-written more than a day ago; nothing refers to such files."""
-        for part in ("objects/*", "decisions"):
+        for part in ("objects/*", "decisions", "rollouts"):
             for path in self.directory.glob(f"{part}/.tmp-*"):
                 with contextlib.suppress(OSError):
                     if path.stat().st_mtime < time.time() - _STALE:
@@ -225,6 +225,12 @@ class Catalog:
                 "not the id of a stage", seen=stage_id, next="stage ids are letters, digits, '.', '_' and '-'"
             )
         return self.directory / "decisions" / f"{stage_id}.parquet"
+
+    def rollouts_path(self, run_id: str) -> Path:
+        """Return where the rollouts of a run lie."""
+        if not _NAME.fullmatch(run_id):
+            raise UsageError("not the id of a run", seen=run_id, next="run ids are letters, digits, '.', '_' and '-'")
+        return self.directory / "rollouts" / f"{run_id}.parquet"
 
     @property
     def splits_dir(self) -> Path:

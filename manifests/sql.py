@@ -1,9 +1,9 @@
-"""SQL over the catalog: one SELECT, read-only, no file outside the folder of decisions, bounded memory and time.
+"""SQL over the catalog: one SELECT, read-only, no file but decisions and rollouts, bounded memory and time.
 
 The statement's type comes from DuckDB's own parser, not from its first word. File access is switched off but for
-the folder of decisions and the configuration is locked before the statement runs. DuckDB checks its memory limit
-and an interrupt between the pieces of its work, so a single expression that builds one enormous value can go past
-both.
+the folders of decisions and rollouts, and the configuration is locked before the statement runs. DuckDB checks its
+memory limit and an interrupt between the pieces of its work, so a single expression that builds one enormous value can
+go past both.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from manifests import decisions, index, views
+from manifests import index, parquet_views, views
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, BusyError, LptError, UsageError
 
@@ -59,6 +56,16 @@ CANNED: dict[str, str] = {
         SELECT s.name, s.version, s.split, s.rows, m.verdict FROM v_split s JOIN v_manifest m USING (manifest_id)
         WHERE NOT EXISTS (FROM v_run r WHERE r.manifest_id = s.manifest_id AND ends_with(r.split, ':' || s.split))
         ORDER BY s.name, s.version DESC, s.split""",
+    "evals": """
+        SELECT created, coalesce(run_id, model) AS model, split, reward, accuracy, low, high, n, temperature, k, tainted
+        FROM v_eval ORDER BY created DESC, model""",
+    "rollouts": """
+        SELECT run_id, CASE WHEN worst <= 5 THEN 'worst' ELSE 'best' END AS which, step, reward, advantage, finish,
+        tokens, record_id, completion FROM (
+          SELECT *, row_number() OVER (PARTITION BY run_id ORDER BY reward, step DESC, group_index, sample) AS worst,
+          row_number() OVER (PARTITION BY run_id ORDER BY reward DESC, step DESC, group_index, sample) AS best
+          FROM v_rollout WHERE reward IS NOT NULL)
+        WHERE worst <= 5 OR best <= 5 ORDER BY run_id, which DESC, least(worst, best)""",
     "tainted": """
         SELECT run_id, split, verified, verdict, checkpoint FROM v_run
         WHERE tainted OR verified <> 'admitted' OR verdict = 'reject' ORDER BY created DESC""",
@@ -92,7 +99,7 @@ def query(
     most = min(limit, MAX_ROWS) if limit is not None else MAX_ROWS
     notes: list[str] = []
     with tempfile.TemporaryDirectory(prefix="lpt-sql-") as temp, _opened(catalog, temp, wait, notes) as connection:
-        _decision_view(connection, catalog, notes, wanted="decision" in text.lower())
+        parquet_views.make(connection, catalog, notes, text)
         _lock_down(connection, catalog)
         with _time_limit(connection, seconds) as expired:
             try:
@@ -200,47 +207,11 @@ def _in_memory(catalog: Catalog, temp: str) -> duckdb.DuckDBPyConnection:
 
 
 def _lock_down(connection: duckdb.DuckDBPyConnection, catalog: Catalog) -> None:
-    folder = (catalog.directory / "decisions").resolve()
+    folders = ", ".join(parquet_views.quoted(folder) for folder in parquet_views.folders(catalog))
     connection.execute(f"SET max_temp_directory_size = '{_MAX_SPILL}'")
-    connection.execute(f"SET allowed_directories = [{_quoted(folder)}]")
+    connection.execute(f"SET allowed_directories = [{folders}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-
-
-def _decision_view(connection: duckdb.DuckDBPyConnection, catalog: Catalog, notes: list[str], *, wanted: bool) -> None:
-    """Make `v_decision` over the Parquet files that are there now; those missing or unreadable become notes."""
-    columns = ", ".join(f"NULL::{kind} AS {name}" for name, kind in views.DECISION_COLUMNS.items())
-    body = f"SELECT {columns} WHERE false"
-    found = _decision_files(connection, catalog, notes) if wanted else []
-    if found:
-        parts = ", ".join(f"d.{name}" for name in decisions.SCHEMA.names)
-        files = ", ".join(_quoted(path) for path in found)
-        body = f"""
-            SELECT parse_filename(d.filename, true) AS stage_id, s.stage, {parts}
-            FROM read_parquet([{files}], union_by_name = true, filename = true, hive_partitioning = false) d
-            LEFT JOIN (SELECT stage_id, any_value(stage) AS stage FROM v_stage GROUP BY stage_id) s
-            ON s.stage_id = parse_filename(d.filename, true)"""
-    connection.execute(f"CREATE TEMP VIEW v_decision AS {body}")
-
-
-def _decision_files(connection: duckdb.DuckDBPyConnection, catalog: Catalog, notes: list[str]) -> list[Path]:
-    named = connection.execute(
-        "SELECT DISTINCT stage_id, decisions FROM v_stage WHERE decisions IS NOT NULL"
-    ).fetchall()
-    found = []
-    for stage_id, written in sorted(named, key=str):
-        try:
-            path = catalog.decisions_path(str(stage_id)).resolve()
-            if path.parent != (catalog.directory / "decisions").resolve():
-                raise BadInputError("the file is a link out of the catalog", seen=str(path))
-            missing = set(decisions.SCHEMA.names) - set(pq.read_schema(path).names)
-            if missing:
-                raise BadInputError("the file has not the columns of decisions", seen=sorted(missing))
-            found.append(path)
-        except (LptError, OSError, pa.ArrowException) as error:
-            reason = str(error).splitlines()[0] if not isinstance(error, FileNotFoundError) else "the file is missing"
-            notes.append(f"decisions of stage {stage_id} are not in this answer: {reason} ({written})")
-    return found
 
 
 @contextmanager
@@ -273,9 +244,9 @@ def _explain(error: duckdb.Error, seconds: float | None) -> LptError:
         )
     if isinstance(error, duckdb.PermissionException):
         return UsageError(
-            "SQL reaches no file but the decisions of this catalog",
+            "SQL reaches no file but the decisions and rollouts of this catalog",
             seen=str(error).splitlines()[0],
-            next="use the views: " + ", ".join([*views.STORED, "v_decision"]),
+            next="use the views: " + ", ".join(views.NAMES),
         )
     if isinstance(error, duckdb.OutOfMemoryException):
         return UsageError(
@@ -286,9 +257,5 @@ def _explain(error: duckdb.Error, seconds: float | None) -> LptError:
     return UsageError(
         "the SQL cannot be run",
         seen=str(error).strip(),
-        next="views: " + ", ".join([*views.STORED, "v_decision"]) + "; DESCRIBE v_stage shows columns",
+        next="views: " + ", ".join(views.NAMES) + "; DESCRIBE v_stage shows columns",
     )
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"

@@ -1,8 +1,8 @@
 """The stable views of `lpt sql`, as SQL over the tables of the index. Their columns are documented in docs/sql.md.
 
 A column is added when it is needed and never renamed or removed. `VERSION` changes with any text here, and an index
-made by another version is made again. `v_decision` is not stored: it reads Parquet files, whose folder is known
-only when asked.
+made by another version is made again. `v_decision` and `v_rollout` are not stored: they read Parquet files, whose
+folder is known only when asked.
 """
 
 from __future__ import annotations
@@ -20,6 +20,21 @@ DECISION_COLUMNS = {
     "witness_id": "VARCHAR",
     "score": "DOUBLE",
     "detail": "VARCHAR",
+}
+
+
+ROLLOUT_COLUMNS = {
+    "run_id": "VARCHAR",
+    "step": "BIGINT",
+    "record_id": "VARCHAR",
+    "sample": "BIGINT",
+    "completion": "VARCHAR",
+    "reward": "DOUBLE",
+    "failure": "VARCHAR",
+    "group_index": "BIGINT",
+    "advantage": "DOUBLE",
+    "finish": "VARCHAR",
+    "tokens": "BIGINT",
 }
 
 
@@ -191,17 +206,29 @@ _CHECKPOINT = (
     )
 )
 
-_ROLLOUT = _select(
+_EVAL = _select(
     [
-        _text("run_id"),
-        _typed("BIGINT", "step"),
-        _text("record_id"),
-        _typed("BIGINT", "sample"),
-        _text("completion"),
-        _typed("DOUBLE", "reward"),
-        _text("failure"),
+        "o.id AS object_id",
+        _text("model.made_from.run_id", "run_id"),
+        _text("model.name", "model"),
+        _text("model.digest", "model_digest"),
+        _text("split"),
+        _text("manifest", "manifest_id"),
+        _text("reward"),
+        _typed("BIGINT", "n"),
+        _typed("DOUBLE", "accuracy"),
+        _typed("DOUBLE", "low"),
+        _typed("DOUBLE", "high"),
+        _typed("DOUBLE", "temperature"),
+        _typed("BIGINT", "k"),
+        _typed("BIGINT", "seed"),
+        _typed("BIGINT", "unscorable"),
+        _typed("DOUBLE", "truncated_share"),
+        _created(),
+        _text("verified"),
+        _typed("BOOLEAN", "tainted"),
     ],
-    _of("rollout"),
+    _of("eval"),
 )
 
 
@@ -276,12 +303,13 @@ STORED: dict[str, str] = {  # a view may use those above it
     "v_run": _RUN,
     "v_metric": _METRIC,
     "v_checkpoint": _CHECKPOINT,
-    "v_rollout": _ROLLOUT,
+    "v_eval": _EVAL,
     "v_artifact": _ARTIFACT,
     "v_gate": _GATE,
     "v_waiver": _WAIVER,
     "v_lineage": _LINEAGE,
 }
+NAMES = (*STORED, "v_decision", "v_rollout")
 # `head` is the body without the lists that grow with the data, `item` one row for each entry of those that views show:
 # a view that opened whole bodies would hold thousands of them in memory at once.
 TABLES = """
@@ -290,6 +318,6 @@ CREATE TABLE event (seq BIGINT, recorded TIMESTAMP, type VARCHAR, object VARCHAR
 CREATE TABLE object (id VARCHAR, type VARCHAR, seq BIGINT, head JSON, body JSON);
 CREATE TABLE item (object VARCHAR, part VARCHAR, position BIGINT, key VARCHAR, value JSON);
 """
-HEAVY = ("checks", "metrics", "sources", "not_checked", "next")
+HEAVY = ("checks", "metrics", "sources", "not_checked", "next", "items")
 ITEMS = ("checks", "metrics", "splits", "outputs", "parents", "stages")
 VERSION = hashlib.sha256(repr((TABLES, HEAVY, ITEMS, STORED)).encode()).hexdigest()[:16]

@@ -14,7 +14,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from manifests import decisions, views
+from manifests import decisions, rollouts, views
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, BusyError, LptError, UsageError
 from manifests.sql import CANNED, Result, query
@@ -115,9 +115,24 @@ def made(tmp_path_factory):
             "tainted": False,
             "metrics": {"loss": [2.5, 1.5], "it's odd": [0, "NaN"]},
             "checkpoint": {"path": "runs/r1/last", "sha256": "ee"},
+            "rollouts": {"path": "rollouts/r1.parquet", "rows": 12, "sha256": ""},
         }
     )
+    rollouts.write(catalog.rollouts_path("r1"), [rollout(n) for n in range(12)])
+    for k, run in ((1, {"run_id": "r1", "tainted": True}), (2, None)):
+        evaluated = {"model": {"name": f"m{k}", "digest": "dd", "made_from": run}, "split": "web@1:test", "k": k}
+        numbers = {"n": 4, "accuracy": 0.5, "low": 0.2, "high": 0.8, "temperature": 1.0, "seed": 3, "unscorable": 1}
+        items = [{"record_id": "aa", "score": 1.0}] * 4
+        body = {"type": "lpt.eval/1", "reward": "record", "tainted": run is not None, "items": items}
+        catalog.put(body | evaluated | numbers | {"created": f"2026-11-29T0{k}:00:00Z", "verified": "admitted"})
     return catalog.directory
+
+
+def rollout(n: int) -> dict:
+    """The n-th of twelve completions: its reward is n, but that of the last could not be given."""
+    row = {"step": n // 4, "record_id": f"{n // 2:064x}", "sample": n % 2, "completion": "x" * 1000, "reward": float(n)}
+    row |= {"group_index": n // 2 % 2, "advantage": 0.5, "finish": "stop", "tokens": 9, "failure": None}
+    return row | ({"reward": None, "advantage": None, "failure": "timeout"} if n == 11 else {})
 
 
 @pytest.fixture
@@ -162,6 +177,52 @@ def test_decisions_say_why_a_row_went(catalog):
     ]
     ident = bytes(range(32)).hex()
     assert query(catalog, f"SELECT count(*) FROM V_Decision WHERE record_id = '{ident}'").rows == [(2,)]
+
+
+def test_rollouts_are_read_beside_the_catalog(catalog):
+    assert query(catalog, "SELECT count(*), count(reward), max(length(completion)) FROM v_rollout").rows == [
+        (12, 11, 400)
+    ]
+    (row,) = query(catalog, "SELECT * FROM v_rollout WHERE reward = 7").rows
+    assert row == ("r1", 1, f"{3:064x}", 1, "x" * 400, 7.0, None, 1, 0.5, "stop", 9)
+    assert query(catalog, "SELECT failure, advantage FROM v_rollout WHERE reward IS NULL").rows == [("timeout", None)]
+    found = query(catalog, "@rollouts")
+    which, reward = (found.columns.index(name) for name in ("which", "reward"))
+    assert [(r[which], r[reward]) for r in found.rows] == [
+        *(("worst", float(n)) for n in range(5)),
+        *(("best", float(n)) for n in (10, 9, 8, 7, 6)),
+    ]
+
+
+def test_rollouts_that_are_gone_or_damaged_are_a_note_and_a_rebuild_does_not_need_them(catalog, tmp_path):
+    path = catalog.rollouts_path("r1")
+    kept = path.read_bytes()
+    path.write_bytes(kept[: len(kept) // 2])
+    result = query(catalog, "SELECT * FROM v_rollout")
+    assert (result.rows, len(result.notes)) == ([], 1)
+    assert "rollouts of run r1 are not in this answer" in result.notes[0]
+    path.unlink()
+    assert "the file is missing" in query(catalog, "SELECT * FROM v_rollout").notes[0]
+    assert query(catalog, "SELECT * FROM v_run").notes == []
+    assert catalog.rebuild() == len(list(catalog.events.read()))
+    (tmp_path / "outside.parquet").write_bytes(kept)
+    path.symlink_to(tmp_path / "outside.parquet")
+    assert "link out of the catalog" in query(catalog, "SELECT * FROM v_rollout").notes[0]
+    for name in ("../outside", "a/b", ""):
+        catalog.put({"type": "lpt.run/1", "run_id": name, "rollouts": {"path": "x"}})
+    notes = query(catalog, "SELECT * FROM v_rollout").notes
+    assert len([note for note in notes if note.startswith("rollouts of run")]) == 4
+
+
+def test_evaluations_are_rows(catalog):
+    columns = "run_id, model, split, reward, n, accuracy, low, high, temperature, k, seed, tainted"
+    assert query(catalog, f"SELECT {columns} FROM v_eval ORDER BY k").rows == [
+        ("r1", "m1", "web@1:test", "record", 4, 0.5, 0.2, 0.8, 1.0, 1, 3, True),
+        (None, "m2", "web@1:test", "record", 4, 0.5, 0.2, 0.8, 1.0, 2, 3, False),
+    ]
+    assert [row[1] for row in query(catalog, "@evals").rows] == ["m2", "r1"]
+    heads = query(catalog, "SELECT head->>'$.items' FROM object WHERE type = 'lpt.eval/1'").rows
+    assert heads == [(None,), (None,)]  # a thousand items are no part of what every question reads
 
 
 @pytest.mark.parametrize("name", CANNED)
@@ -382,7 +443,7 @@ def test_every_column_is_documented_and_every_documented_column_exists(catalog):
         for view, block in re.findall(r"^### `(v_[a-z]+)`\n(.*?)(?=^#|\Z)", text, re.M | re.S)
     }
     found = {}
-    for view in [*views.STORED, "v_decision"]:
+    for view in views.NAMES:
         found[view] = set(query(catalog, f"SELECT * FROM {view} LIMIT 0").columns)
         assert found[view] <= documented[view], view
     assert set(documented) == set(found)

@@ -20,6 +20,7 @@ from lpt_train.models import load_model
 from lpt_train.sampler.generate import Completion
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError, RefusedError, UsageError
+from manifests.sql import query
 
 
 @pytest.fixture
@@ -133,6 +134,32 @@ def test_a_reward_that_scores_nothing_ends_the_run(config, split, tmp_path, cata
     record = json.loads((tmp_path / "run/run.json").read_text())
     assert record["status"] == "failed"
     assert record["steps"] <= grpo.BLIND
+
+
+def test_the_rollouts_of_a_run_are_in_sql_whatever_its_end(config, split, tmp_path, catalog, monkeypatch):
+    done = train(config, split, tmp_path / "run", catalog)
+    sql = "SELECT run_id, step, record_id, sample, reward, advantage, finish, tokens, completion FROM v_rollout"
+    found = {row[:4]: row[4:] for row in query(catalog, sql).rows}
+    lines = [json.loads(line) for line in (tmp_path / "run/rollouts.jsonl").read_text().splitlines()]
+    names = ("reward", "advantage", "finish", "tokens", "completion")
+    assert found == {
+        (done.run_id, row["step"], row["record_id"], row["sample"]): tuple(row[name] for name in names) for row in lines
+    }
+    assert len(found) == done.body["rollouts"]["rows"] == 2 * config.generation_size
+    means = query(catalog, "SELECT avg(advantage) a FROM v_rollout GROUP BY step, group_index").rows
+    assert [row[0] for row in means] == pytest.approx([0.0] * 4, abs=1e-6)
+    monkeypatch.setattr(grpo, "probes", lambda tasks: [tasks[0].item("")])
+    with pytest.raises(LptError, match="could be scored"):
+        train(options(config, reward="reward_functions:never", max_steps=9), split, tmp_path / "failed", catalog)
+    assert query(catalog, "SELECT count(*) FROM v_rollout WHERE failure = 'no_score_given'").rows[0][0] > 0
+
+
+def test_rollouts_that_cannot_be_kept_do_not_fail_the_run(config, split, tmp_path, catalog):
+    (catalog.directory / "rollouts").write_text("in the way")
+    result = train(config, split, tmp_path / "run", catalog)
+    assert (result.status, result.body["rollouts"]) == ("done", None)
+    assert result.object_id
+    assert any("the rollouts are not in the catalog" in note for note in result.notes)
 
 
 def test_rewards_that_cannot_be_trusted_stop_before_the_run_exists(config, split, tmp_path, catalog):
