@@ -123,14 +123,20 @@ class Policy:
 
 
 def load_policy(ref: str | Path | None, contract: str) -> Policy:
-    """Load `lpt:NAME` (shipped), a path, or None for the contract's own; unknown keys and contradictions are
-    refused."""
+    """Load `lpt:NAME` (shipped), a path, or None for the contract's own; unknown keys, contradictions and a policy
+    without a required check are refused."""
     policy = _load(str(ref) if ref is not None else f"lpt:{contract}", Path(), ())
     if policy.contract != contract:
         raise UsageError(
             "the policy is for another contract",
             seen=f"{policy.name} judges {policy.contract}, the data is {contract}",
             next=f"--policy lpt:{contract}",
+        )
+    if not any(rule.required for rule in policy.rules):
+        raise UsageError(
+            "a policy that requires no check accepts everything, even what was not looked at",
+            seen=f"{policy.name}: {len(policy.rules)} checks, none of them required",
+            next=f"add required: true to those that must have run, or extends: lpt:{contract}",
         )
     return policy
 

@@ -193,3 +193,16 @@ def test_checks_of_a_manifest_are_read_back():
     assert checks_from_json([{**asdict(checks[0]), "later": 1}]) == checks
     with pytest.raises(BadInputError):
         checks_from_json([{"id": "x"}])
+
+
+@pytest.mark.parametrize(
+    "checks",
+    ["checks: []", "", "checks: [{id: a, reject: '<= 0'}]", "extends: lpt:sft\ndrop: [{all}]"],
+    ids=["an empty list", "no list", "none required", "all dropped"],
+)
+def test_a_policy_that_requires_nothing_is_refused(tmp_path, checks):
+    every = ", ".join(rule.id for rule in load_policy("lpt:sft", "sft").rules)
+    (tmp_path / "mine.yaml").write_text(f"name: mine\ncontract: sft\n{checks.replace('{all}', every)}\n")
+    with pytest.raises(UsageError, match="requires no check") as refused:
+        load_policy(tmp_path / "mine.yaml", "sft")
+    assert "required: true" in refused.value.next
