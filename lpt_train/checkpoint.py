@@ -28,12 +28,13 @@ from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from lpt_train.checkpoint_folders import STATE, put_in_place, recover
 from lpt_train.disk import WRITE_ERRORS, cannot_save
 from lpt_train.models import adapter_base
 from manifests.errors import BadInputError, LptError, RefusedError
 from manifests.files import fsync_file, fsync_folder
 
-STATE, PROVENANCE = "state.json", "lpt.json"
+PROVENANCE = "lpt.json"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def save_checkpoint(
     temporary = directory / f".tmp-{final.name}-{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _sweep(directory)
+        recover(directory)
         temporary.mkdir()
         _write_model(model, temporary)
         if tokenizer is not None:
@@ -99,17 +100,10 @@ def save_checkpoint(
             path.chmod((temporary / STATE).stat().st_mode)  # safetensors makes files that only their owner can read
             fsync_file(path)
         fsync_folder(temporary)
-        if final.exists():
-            final.rename(directory / f".tmp-old-{final.name}-{os.getpid()}")
-        temporary.rename(final)
-        fsync_folder(directory)
+        put_in_place(temporary, final, keep_last)
     except WRITE_ERRORS as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise cannot_save(final, error) from error
-    for old in checkpoints(directory)[:-keep_last]:
-        # Renamed first: a half-deleted folder must not look like a checkpoint.
-        old.rename(directory / f".tmp-old-{old.name}-{os.getpid()}")
-    _sweep(directory)
     return final
 
 
@@ -145,17 +139,6 @@ def load_checkpoint(
         _join_optimizer(optimizer, state["optimizer"], load_file(path / "optimizer.safetensors"))
     _restore_random_state(load_file(path / "rng.safetensors"), state["random"])
     return Restored(path, state["step"], state["cursor"], state["extra"], load_file(path / "extra.safetensors"))
-
-
-def checkpoints(directory: Path) -> list[Path]:
-    """The complete checkpoints of a folder, oldest first."""
-    return sorted(path for path in directory.glob("step-*") if (path / STATE).is_file())
-
-
-def latest(directory: Path) -> Path | None:
-    """The newest complete checkpoint of a folder, if there is one."""
-    found = checkpoints(directory)
-    return found[-1] if found else None
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -272,9 +255,3 @@ def _sha256(path: Path) -> str:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _sweep(directory: Path) -> None:
-    """Remove what a killed write, or an earlier rename, left behind."""
-    for leftover in directory.glob(".tmp-*"):
-        shutil.rmtree(leftover, ignore_errors=True)

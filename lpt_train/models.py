@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from lpt_train.checkpoint_folders import latest
 from lpt_train.disk import WRITE_ERRORS, cannot_save
 from lpt_train.tiny import make_tiny
 from manifests.errors import BadInputError, RefusedError, UsageError
@@ -67,10 +68,10 @@ def placement(device: str = "auto", dtype: str = "auto") -> Placement:
 def resolve(model: str, folder: Path, *, seed: int = 0) -> str:
     """The path or hub name to load: a run's folder is its last checkpoint, and `tiny` is made under `folder` first."""
     if (Path(model) / "run.json").is_file():
-        found = sorted(path.parent for path in Path(model).glob("checkpoints/step-*/state.json"))
-        if not found:
+        newest = latest(Path(model) / "checkpoints")
+        if newest is None:
             raise BadInputError("the run has no checkpoint", seen=model, next="resume the run, or give another model")
-        return str(found[-1])
+        return str(newest)
     if model != "tiny":
         return model
     target = make_folder(folder) / "tiny"

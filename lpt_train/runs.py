@@ -30,7 +30,8 @@ import numpy as np
 import torch
 
 from lpt_train.admitted import AdmittedSplit
-from lpt_train.checkpoint import Restored, checkpoint_sha256, latest, load_checkpoint, read_provenance
+from lpt_train.checkpoint import Restored, checkpoint_sha256, load_checkpoint, read_provenance
+from lpt_train.checkpoint_folders import latest, recover
 from lpt_train.config import to_mapping
 from lpt_train.proof import Proof
 from lpt_train.resume import check_resume
@@ -145,9 +146,10 @@ class Run:
     ) -> Restored | None:
         """Go on from the newest checkpoint, if there is one; what refuses it leaves the run and its record as they
         were."""
-        checkpoint = latest(self.checkpoints)
         back = None
         try:
+            recover(self.checkpoints)
+            checkpoint = latest(self.checkpoints)
             if checkpoint is not None:
                 back = load_checkpoint(checkpoint, model=model, optimizer=optimizer, provenance=self.provenance)
                 if check is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +15,14 @@ from safetensors.torch import load_file
 from lpt_train.adapters import adamw, attach
 from lpt_train.checkpoint import (
     checkpoint_sha256,
-    checkpoints,
-    latest,
     load_checkpoint,
     read_provenance,
+    read_state,
     save_checkpoint,
 )
+from lpt_train.checkpoint_folders import checkpoints, latest, recover
 from lpt_train.config import Lora, Optim
-from lpt_train.models import load_model
+from lpt_train.models import load_model, resolve
 from manifests.errors import BadInputError, LptError, RefusedError
 
 PROVENANCE = {
@@ -92,6 +93,70 @@ def test_only_the_newest_are_kept(tiny, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000003", "step-000004"]
     save(tmp_path, model, optimizer, step=4, keep_last=2)  # the same step again replaces it
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000003", "step-000004"]
+
+
+@pytest.mark.parametrize("keep_last", [1, 2])
+def test_a_kill_while_a_step_is_written_again_never_leaves_none(tiny, tmp_path, monkeypatch, keep_last):
+    """Killed before and after each change of a name: the old weights or the new ones are there, whole."""
+
+    class Killed(BaseException):
+        pass
+
+    model, optimizer = trained(tiny, lora=True)
+    rename, kills, found = Path.rename, 0, set()
+    for at in range(20):
+        directory = tmp_path / str(at)
+        old = checkpoint_sha256(save(directory, model, optimizer, step=4, keep_last=keep_last))
+        calls = 0
+
+        def killing(self, target, at=at):
+            nonlocal calls
+            calls += 1
+            if calls - 1 == at / 2:
+                raise Killed
+            renamed = rename(self, target)
+            if calls - 1 == (at - 1) / 2:
+                raise Killed
+            return renamed
+
+        monkeypatch.setattr(Path, "rename", killing)
+        try:
+            save(directory, model, optimizer, step=4, keep_last=keep_last, extra={"again": True})
+        except Killed:
+            kills += 1
+        monkeypatch.setattr(Path, "rename", rename)
+        (kept,) = checkpoints(directory)
+        found.add(checkpoint_sha256(kept) == old and not read_state(kept)["extra"])
+        load_checkpoint(kept, model=model, optimizer=optimizer, provenance=PROVENANCE)
+        final = save(directory, model, optimizer, step=4, keep_last=keep_last, extra={"third": True})
+        assert [path.name for path in directory.iterdir()] == ["step-000004"]
+        assert read_state(final)["extra"] == {"third": True}
+    assert kills >= 4
+    assert found == {True, False}
+
+
+def test_what_is_resumed_after_such_a_kill_has_its_name_again(tiny, tmp_path):
+    kept = save(tmp_path, *trained(tiny, lora=True), step=4)
+    old = kept.rename(tmp_path / ".old-step-000004")
+    assert checkpoints(tmp_path) == [old]
+    recover(tmp_path)
+    assert checkpoints(tmp_path) == [kept]
+
+
+def test_checkpoints_are_ordered_by_number(tiny, tmp_path):
+    model, optimizer = trained(tiny, lora=True)
+    for step in (999_999, 1_000_000, 1_000_001):
+        save(tmp_path / "checkpoints", model, optimizer, step=step, keep_last=2)
+    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-1000000", "step-1000001"]
+    save(
+        tmp_path / "checkpoints", model, optimizer, step=999_998, keep_last=2
+    )  # what was just written is never removed
+    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-999998", "step-1000001"]
+    (tmp_path / "run.json").write_text("{}")
+    assert resolve(str(tmp_path), tmp_path) == str(latest(tmp_path / "checkpoints"))
+    (tmp_path / "checkpoints" / "step-9999999x").mkdir()
+    (tmp_path / "checkpoints" / "step-9999999x" / "state.json").write_text("{}")
+    assert latest(tmp_path / "checkpoints").name == "step-1000001"
 
 
 def test_a_write_that_fails_leaves_the_one_before(tiny, tmp_path, monkeypatch):

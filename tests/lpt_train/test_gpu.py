@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 
-from lpt_train.checkpoint import latest
+from lpt_train.checkpoint_folders import latest
 from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.heads import token_logprobs
 from lpt_train.models import load_model

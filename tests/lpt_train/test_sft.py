@@ -14,7 +14,8 @@ import torch
 from train_cases import admit_by_hand, chat, chats, write_jsonl
 
 from lpt_train.admitted import load_split, load_unadmitted
-from lpt_train.checkpoint import checkpoints, latest, read_provenance
+from lpt_train.checkpoint import read_provenance
+from lpt_train.checkpoint_folders import checkpoints, latest
 from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.packing import epoch_order
 from lpt_train.render import Renderer

@@ -13,7 +13,7 @@ from train_cases import chats, write_jsonl
 
 from lpt_train import grpo
 from lpt_train.admitted import load_unadmitted
-from lpt_train.checkpoint import latest
+from lpt_train.checkpoint_folders import latest
 from lpt_train.config import Lora, from_mapping
 from lpt_train.config_grpo import GRPOConfig
 from lpt_train.models import load_model
