@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lpt_data import layouts
+from lpt_data import arrow_json, layouts
 from lpt_data.io.readers import Chunk, read
 from lpt_data.io.sources import SourceFile, expand
 from lpt_data.layouts import Layout
@@ -244,10 +244,14 @@ class Dataset:
         """Yield (place in the chunk, canonical record, other columns, record id) of the rows that have a record."""
         convert, consumed, kind = self._layout.convert[self.kind], self.consumed, self.kind
         alias = self.text_column if self.text_column != "text" else None
+        records = part.chunk.records
+        typed = arrow_json.suspects(records.schema, consumed) if isinstance(records, pa.Table) else ()
         for place, row in part.dicts():
             if alias is not None:  # the named column takes the place of a column `text`, which would be in its way
                 row = {**row, "text": row.get(alias)}
             try:
+                if typed:
+                    arrow_json.refuse_typed(row, typed)
                 record = convert(row)
                 name = record_id(kind, record)
             except RecordError as error:
