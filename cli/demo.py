@@ -27,6 +27,7 @@ EXAMPLES = examples("lpt demo", "lpt demo --dir try --seed 7")
 
 MARK = ".lpt-demo"  # names a folder that the demo made and may empty again
 HELD_OUT = 500  # canonical keys that measure the model, fixed before anything is trained
+CORPUS = 20_000_000  # bytes of documentation
 PROBLEMS, HIGHEST = 6_000, 99  # two-number problems over 1..99
 RIGHT = 0.4  # share of the shown answers whose operation is the right one
 
@@ -79,8 +80,11 @@ def demo(
     deduplicate(journey)
     plant_and_catch(journey)
     admit_both(journey)
-    train_and_measure(journey)
+    gained = train_and_measure(journey)
     ask(journey)
+    if not gained:
+        say("\nthe demo does not show what it says it shows: see the red line above", style="bold red")
+        raise typer.Exit(1)
     say(f"\ndone in {time.monotonic() - started:.0f} s", style="bold green")
 
 
@@ -99,7 +103,7 @@ def chapter(title: str) -> None:
     say(f"\n── {title}", style="bold cyan")
 
 
-def deduplicate(journey: Journey) -> None:
+def deduplicate(journey: Journey, max_bytes: int = CORPUS) -> None:
     """(a) Real text with real near-duplicates: the documentation and licences of the packages installed around us."""
     from lpt_data.config import DedupConfig
     from lpt_data.dataset import Dataset
@@ -110,7 +114,7 @@ def deduplicate(journey: Journey) -> None:
 
     chapter("a. Deduplicate real text: the documentation of the installed packages")
     corpus = journey.file("corpus.jsonl")
-    write_jsonl(corpus, documents(max_bytes=20_000_000))
+    write_jsonl(corpus, documents(max_bytes=max_bytes))
     progress = Progress_()
     report = run_stage(
         "dedup",
@@ -248,8 +252,9 @@ def admit_both(journey: Journey) -> None:
         show_verdict(admission.verdict, admission.checks)
 
 
-def train_and_measure(journey: Journey) -> None:
-    """(d) SFT, then GRPO, within a fixed budget; accuracy on held-out keys with paired intervals."""
+def train_and_measure(journey: Journey) -> bool:
+    """(d) SFT, then GRPO, within a fixed budget; accuracy on held-out keys with paired intervals. True when both
+    gained."""
     import torch
 
     from lpt_train import grpo, sft
@@ -264,6 +269,7 @@ def train_and_measure(journey: Journey) -> None:
     folders = {name: journey.file("runs") / name for name in ("start", "sft", "grpo")}
     make_tiny(folders["start"], seed=journey.seed, **MODEL)
     scores = {"start": measure(journey, folders["start"])}
+    gained = True
     for name, loop, kind, options, split in (
         ("sft", sft, SFTConfig, SFT, "format:train"),
         ("grpo", grpo, GRPOConfig, GRPO, "sums:train"),
@@ -275,7 +281,8 @@ def train_and_measure(journey: Journey) -> None:
         loop.train(config, split=admitted, out=folders[name], catalog=journey.catalog, progress=line)
         line.close()
         scores[name] = measure(journey, folders[name])
-        show_gain(name, scores[before], scores[name])
+        gained &= show_gain(name, scores[before], scores[name])
+    return gained
 
 
 def measure(journey: Journey, model: Path) -> dict[str, Any]:
@@ -291,14 +298,25 @@ def measure(journey: Journey, model: Path) -> dict[str, Any]:
     }
 
 
-def show_gain(name: str, before: dict[str, Any], after: dict[str, Any]) -> None:
-    """The paired differences that a run made."""
+def show_gain(name: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """The paired differences that a run made; False, said in red, when the one at temperature 1 may be chance.
+
+    Greedy accuracy is shown and decides nothing: it is not what is trained, and one greedy answer a problem says less.
+    """
     from lpt_train.evaluate import paired_difference
 
     say(f"\naccuracy before and after {name}, paired by problem:")
+    found = {way: paired_difference(before[way], after[way]) for way in ("sampled", "greedy")}
     for way, says in (("sampled", "temperature 1, two samples a problem"), ("greedy", "greedy")):
         say(f"  {says}:", style="dim")
-        show_paired(paired_difference(before[way], after[way]))
+        show_paired(found[way])
+    low = found["sampled"].low
+    if not low > 0:
+        say(
+            f"{name} shows no gain at temperature 1: the lower bound {low:+.3f} of the difference is not above zero",
+            style="bold red",
+        )
+    return low > 0
 
 
 QUESTIONS = (
