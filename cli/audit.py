@@ -108,7 +108,11 @@ def encoder(tokenizer: str | None) -> Any:
     from lpt_train.render import Renderer
     from lpt_train.tiny import byte_tokenizer
 
-    return Renderer(byte_tokenizer() if tokenizer == "tiny" else load_tokenizer(tokenizer))
+    if tokenizer != "tiny":
+        return Renderer(load_tokenizer(tokenizer))
+    made = byte_tokenizer()
+    made.name_or_path = tokenizer  # what a printed command has to name again
+    return Renderer(made)
 
 
 def verifiers() -> dict[str, Any]:

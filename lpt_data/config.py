@@ -43,6 +43,18 @@ def settings(config: Any) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
+@dataclass(frozen=True)
+class DropConfig:
+    """Which rows of an audit go: those behind the named checks."""
+
+    contract: str
+    checks: tuple[str, ...]
+    key: str | None = None  # canonical key; None: the contract's
+    max_length: int | None = None  # tokens
+    tokenizer: str | None = None  # fingerprint
+    references: tuple[str, ...] = ()  # sha256 of each file of --against and --benchmark
+
+
 def identity(config: Any) -> dict[str, Any]:
     """The fields of a stage config that can change its result, as plain JSON values."""
     fields = config.__dataclass_fields__

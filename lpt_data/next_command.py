@@ -1,8 +1,10 @@
 """The command behind each red line: what was typed, typed again with one thing changed.
 
 A policy writes `next` with placeholders: {audit} the same audit, {longer} the same command at twice the length, {files}
-all files, {train} those of the first split, {id} the check, {key} the canonical key. A check that was skipped for want
-of something gets the command that gives it.
+all files, {train} those of the first split, {drop} the command that takes the rows behind the check out of that split,
+{unleak} the one that takes out of it what other splits hold too, {id} the check, {key} the canonical key. A check that
+was skipped for want of something gets the command that gives it. What follows a # is a comment to the shell as well, so
+that a line can be pasted as it is.
 """
 
 from __future__ import annotations
@@ -59,7 +61,19 @@ class Typed:
         splits = self.survey.splits[:1] if first else self.survey.splits
         return shlex.join(str(f.path) for s in splits for f in s.dataset.files)
 
-    def _command(self, words: list[str], more: str) -> str:
+    def drop(self, check: str) -> str:
+        """Return the command that takes the rows behind a check out of the first split."""
+        words = ["lpt", "data", "drop", *(str(f.path) for f in self.survey.splits[0].dataset.files)]
+        return self._command(words, f"--check {check} --out clean.jsonl", judged=False)
+
+    def unleak(self) -> str:
+        """Return the command that takes out of the first split what the other splits hold too."""
+        others = [shlex.quote(str(f.path)) for s in self.survey.splits[1:] for f in s.dataset.files]
+        words = ["lpt", "data", "drop", *(str(f.path) for f in self.survey.splits[0].dataset.files)]
+        more = " ".join(f"--against {path}" for path in others)
+        return self._command(words, f"{more} --check against.keys --out clean.jsonl", judged=False)
+
+    def _command(self, words: list[str], more: str, *, judged: bool = True) -> str:
         survey, lent = self.survey, self.survey.lent
         first = survey.splits[0].dataset
         options = {
@@ -67,7 +81,7 @@ class Typed:
             "--key": survey.normaliser if survey.normaliser != survey.contract.default_key else None,
             "--tokenizer": (lent.encode.name or "TOKENIZER") if lent.encode else None,
             "--max-length": str(lent.max_length) if lent.max_length else None,
-            "--policy": self.policy or None,
+            "--policy": (self.policy or None) if judged else None,
             "--layout": first.layout if not _detected(first) else None,
             "--text-column": first.text_column if first.text_column != "text" else None,
         }
@@ -90,6 +104,8 @@ def dressed(check: Check, typed: Typed, outcomes: Mapping[str, Outcome]) -> str:
     for name, value in {
         "audit": typed.audit(),
         "longer": typed.again(f"--max-length {longer}" if longer else ""),
+        "drop": typed.drop(check.id),
+        "unleak": typed.unleak(),
         "files": typed.files(),
         "train": typed.files(first=True),
         "id": check.id,
@@ -97,7 +113,7 @@ def dressed(check: Check, typed: Typed, outcomes: Mapping[str, Outcome]) -> str:
     }.items():
         said = said.replace("{" + name + "}", value)
     effect = outcomes[check.id].effect if check.id in outcomes else ""
-    return f"{said}  (estimated: {effect})" if said and effect else said
+    return f"{said}  # estimated: {effect}" if said and effect else said
 
 
 def _detected(dataset: Dataset) -> bool:

@@ -213,7 +213,7 @@ def test_a_policy_that_was_given_and_the_admission_itself_are_part_of_the_next_c
     done = admit("chats", "sft", files, catalog=catalog, policy=policy, encode=Words(), max_length=20)
     (line,) = [c.next for c in done.checks if c.id == "sft.truncation.rate"]
     wanted = f"lpt admit chats --train {files['train'][0]} --test {files['test'][0]} --contract sft --tokenizer words"
-    assert line == f"{wanted} --policy {policy} --max-length 40  (estimated: 0.00% at 30, 0.00% at 40)"
+    assert line == f"{wanted} --policy {policy} --max-length 40  # estimated: 0.00% at 30, 0.00% at 40"
     assert done.body["tokenizer"] == {
         "name": "words",
         "fingerprint": "f" * 64,

@@ -134,7 +134,7 @@ def test_the_shipped_policy_judges_each_measurement_of_its_contract_and_no_other
 def test_every_red_line_of_a_shipped_policy_has_a_next_command(contract):
     for rule in load_policy(None, contract).rules:
         assert rule.tune or rule.reject
-        assert rule.next.startswith(("{audit}", "{longer}", "lpt data dedup ", "lpt data split "))
+        assert rule.next.startswith(("{audit}", "{longer}", "{unleak}", "lpt data dedup ", "lpt data split "))
 
 
 # -- reading
@@ -443,7 +443,7 @@ def test_prompt_budget(tmp_path):
     report = check(tmp_path, "rlvr", {"train": rows}, verifiers={"digits": Digits()}, encode=Words(), max_length=5)
     assert value(report, "rlvr.prompt.over_budget_share") == ("ok", 0.5, 4)
     assert found(report, "rlvr.prompt.over_budget_share") == [("train", 2), ("train", 3)]
-    assert report_next(report, "rlvr.prompt.over_budget_share").endswith("(estimated: 25.00% at 7, 0.00% at 10)")
+    assert report_next(report, "rlvr.prompt.over_budget_share").endswith("# estimated: 25.00% at 7, 0.00% at 10")
 
 
 def report_next(report: AuditReport, check_id: str) -> str:
@@ -461,7 +461,7 @@ def test_truncation_is_measured_and_the_next_length_is_estimated(tmp_path):
     assert found(report, "sft.truncation.rate") == [("train", 2), ("train", 3)]
     assert value(report, "sft.truncation.tokens_lost_share") == ("ok", 13 / 41, 41)
     assert report_next(report, "sft.truncation.rate").endswith(
-        "--max-length 16  (estimated: 25.00% at 12, 25.00% at 16)"
+        "--max-length 16  # estimated: 25.00% at 12, 25.00% at 16"
     )
     assert value(report, "sft.supervised.share") == ("ok", (2 + 6 + 6 + 6) / (4 + 8 + 8 + 8), 28)
     assert value(report, "sft.supervised.zero_rows") == ("ok", 0, 4)
@@ -562,7 +562,7 @@ def test_the_command_that_shows_the_rows_makes_the_same_audit_again(tmp_path):
     reference = write(tmp_path / "a reference.jsonl", [{**chat("z"), "user": 3}])
     splits = {"train": [{**chat("a", " "), "user": 1}], "test": [{**chat("b"), "user": 2}]}
     report = check(tmp_path, "sft", splits, key="user", encode=Words(), max_length=9, against=[reference])
-    words = shlex.split(report_next(report, "sft.turns.empty_share"))
+    words = shlex.split(report_next(report, "sft.turns.empty_share"), comments=True)
     assert words[:5] == ["lpt", "data", "audit", f"train={tmp_path}/train.jsonl", f"test={tmp_path}/test.jsonl"]
     for option, given in {"--contract": "sft", "--key": "user", "--tokenizer": "words", "--max-length": "9"}.items():
         assert words[words.index(option) + 1] == given
@@ -570,10 +570,10 @@ def test_the_command_that_shows_the_rows_makes_the_same_audit_again(tmp_path):
     assert words[-2:] == ["--rows", "sft.turns.empty_share"]
 
 
-def test_leakage_is_answered_with_a_split_of_the_same_files(tmp_path):
+def test_leakage_is_answered_by_taking_the_rows_out_of_train_and_never_touches_the_test_set(tmp_path):
     report = check(tmp_path, "sft", {"train": [chat("a")], "test": [chat("a")]})
-    split = f"lpt data split {tmp_path}/train.jsonl {tmp_path}/test.jsonl --key text --test 0.1 --out splits/"
-    assert report_next(report, "leakage.keys") == split
+    wanted = f"lpt data drop {tmp_path}/train.jsonl --contract sft --against {tmp_path}/test.jsonl "
+    assert report_next(report, "leakage.keys") == wanted + "--check against.keys --out clean.jsonl"
     assert report_next(report, "duplicates.exact_share").startswith(f"lpt data dedup {tmp_path}/train.jsonl ")
 
 

@@ -41,6 +41,11 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "data dedup": ("docs.jsonl --out clean.parquet --threshold 0.8", DATA),
     "data split": ("problems.jsonl --key countdown --test 12 --seed 1 --out splits", DATA | {"splits", "disjoint"}),
     "data audit": ("train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown", AUDIT),
+    "data drop": (
+        "splits/train.jsonl --contract rlvr --key countdown --against splits/test.jsonl --check against.keys "
+        "--out dropped.jsonl",
+        DATA | {"rows_behind"},
+    ),
     "admit": (
         "sums --contract rlvr --train splits/train.jsonl --test splits/test.jsonl --key countdown --out sums",
         ADMISSION,
