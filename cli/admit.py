@@ -32,6 +32,9 @@ EXAMPLES = examples(
     "lpt train grpo --admitted gsm8k:train --model ./model --out runs/first",
 )
 
+# The algorithm that a contract's rows are for, as the line after an admission names it.
+TRAINED_BY = {"sft": "sft", "rlvr": "grpo"}
+
 
 def admit(
     name: Annotated[str, typer.Argument(help="Name of the data set; a version is added: NAME@1, NAME@2, …")],
@@ -93,6 +96,10 @@ def admit(
         if admission.reused:
             say("admitted before with the same rows and policy; that version stands", style="dim")
         say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
+        if admission.verdict != "reject" and contract in TRAINED_BY and admission.exit_code != 5:
+            where = f"{admission.folder}/manifest.json" if out else f"{admission.name}@{admission.version}"
+            algorithm = TRAINED_BY[contract]
+            say(f"next: lpt train {algorithm} --admitted {where}:train --model MODEL --out runs/{admission.name}")
     tell_head(opened)
     raise typer.Exit(admission.exit_code)
 

@@ -124,11 +124,29 @@ def why(
     from manifests.catalog import Catalog
     from manifests.why import why as ask
 
-    answer: Any = ask(Catalog.open(catalog, create=False), ref, identify=identify)
+    opened = Catalog.open(catalog, create=False)
+    answer: Any = ask(opened, ref, identify=identify)
     if json:
         as_json(answer.to_json())
-    else:
-        data(clean(str(answer)))
+        return
+    data(clean(str(answer)))
+    for step, text in texts(opened, answer.steps):
+        data(clean(f"  {'kept' if step.witness else 'text'}: {text}"))
+
+
+def texts(catalog: Any, steps: Any) -> list[tuple[Any, str]]:
+    """The start of the text of the row and of the kept row it repeats, read from the files while they are unchanged."""
+    from lpt_data.lineage import excerpt
+
+    shown: dict[bool, tuple[Any, str]] = {}
+    for step in steps:
+        if step.witness in shown or not step.file or step.file_row is None:
+            continue
+        body = next((body for _, body in catalog.find("lpt.stage/1", stage_id=step.stage_id)), None)
+        text = excerpt(body, step.file, step.file_row) if body else None
+        if text is not None:
+            shown[step.witness] = (step, text)
+    return list(shown.values())
 
 
 def _load(catalog: Any, ref: str) -> Any:

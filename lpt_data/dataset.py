@@ -74,7 +74,12 @@ class Dataset:
 
     @classmethod
     def open(
-        cls, inputs: Sequence[str], *, kind: str | None = None, layout: str | None = None, text_column: str = "text"
+        cls,
+        inputs: str | Sequence[str],
+        *,
+        kind: str | None = None,
+        layout: str | None = None,
+        text_column: str = "text",
     ) -> Dataset:
         """Find the files, read the first rows and settle layout and kind; BadInputError says what does not fit.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lpt_data.dataset import Dataset
+from lpt_data.record_text import all_text
 from manifests.catalog import Catalog
 from manifests.digests import bytes_sha256
 from manifests.errors import LptError
@@ -66,6 +67,21 @@ def identify(body: Mapping[str, Any], path: str, row: int) -> str | None:
 
     `row` is 0-based in that file, whose bytes must still be those that the stage read.
     """
+    found = _found(body, path, row)
+    return found[1].hex() if found is not None else None
+
+
+def excerpt(body: Mapping[str, Any], path: str, row: int, length: int = 160) -> str | None:
+    """Return the start of the text of a row, on one line; None where the file is not what the stage read."""
+    found = _found(body, path, row)
+    if found is None:
+        return None
+    text = " ".join(all_text(found[2], found[0]).split())
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _found(body: Mapping[str, Any], path: str, row: int) -> tuple[dict[str, Any], bytes, str] | None:
+    """Return the canonical record, its id and its kind of a row as it was when the stage read it."""
     entry = next((file for file in body.get("inputs") or () if file.get("path") == path), None)
     if entry is None or not os.path.isfile(path):
         return None
@@ -74,7 +90,9 @@ def identify(body: Mapping[str, Any], path: str, row: int) -> str | None:
             return None
         column = str(entry.get("text_column", "text"))
         rows = Dataset.open([path], kind=body.get("kind"), layout=entry.get("layout"), text_column=column)
-        found = next(((at, name) for at, _, _, name in rows.identified() if at >= row), None)
+        found = next(((at, record, name) for at, record, _, name in rows.identified() if at >= row), None)
     except LptError:
         return None
-    return found[1].hex() if found is not None and found[0] == row else None
+    if found is None or found[0] != row:
+        return None
+    return found[1], found[2], rows.kind

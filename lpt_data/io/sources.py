@@ -59,7 +59,7 @@ class SourceFile:
     bytes: int
 
 
-def expand(inputs: Sequence[str]) -> list[SourceFile]:
+def expand(inputs: str | Sequence[str]) -> list[SourceFile]:
     """Return the files meant by paths, globs and folders: in the order given, those of a glob or folder sorted by path.
 
     Folders are searched at every depth for files of a known extension; hidden ones are left out. Raises BadInputError
@@ -67,7 +67,8 @@ def expand(inputs: Sequence[str]) -> list[SourceFile]:
     """
     files: list[SourceFile] = []
     seen: dict[str, str] = {}
-    for given in inputs:
+    # One path is one input, and not the inputs named by its letters.
+    for given in [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs:
         for path in _paths(os.fspath(given)):
             source = _inspect(path)
             real = os.path.realpath(path)
