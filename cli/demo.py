@@ -20,7 +20,7 @@ from cli.evaluate import show_paired
 from cli.options import examples
 from cli.output import Progress_, data, one_line, say, table
 from cli.sql import show
-from cli.train import StepLine
+from cli.train import StepLine, exit_code
 from manifests.errors import RefusedError, UsageError
 
 EXAMPLES = examples("lpt demo", "lpt demo --dir try --seed 7")
@@ -278,8 +278,10 @@ def train_and_measure(journey: Journey) -> bool:
         config = from_mapping(kind, options | {"model": str(folders[before]), "seed": journey.seed})
         line = StepLine()
         admitted = load_split(split, catalog=journey.catalog)
-        loop.train(config, split=admitted, out=folders[name], catalog=journey.catalog, progress=line)
+        result = loop.train(config, split=admitted, out=folders[name], catalog=journey.catalog, progress=line)
         line.close()
+        if code := exit_code(result.body):
+            raise typer.Exit(code)
         scores[name] = measure(journey, folders[name])
         gained &= show_gain(name, scores[before], scores[name])
     return gained

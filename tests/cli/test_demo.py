@@ -81,3 +81,20 @@ def test_a_demo_without_a_gain_exits_1(tmp_path, monkeypatch, gained, code):
     assert outcome.code == code
     assert ("done in" in outcome.said) is gained
     assert ("does not show what it says" in outcome.said) is not gained
+
+
+def test_a_demo_that_is_stopped_in_its_training_measures_nothing_and_says_so(journey, monkeypatch):
+    from types import SimpleNamespace
+
+    import typer
+
+    stopped = SimpleNamespace(body={"status": "stopped", "stopped_by": "SIGTERM", "steps": 3})
+    monkeypatch.setattr("lpt_train.tiny.make_tiny", lambda folder, **options: None)
+    monkeypatch.setattr("lpt_train.admitted.load_split", lambda ref, catalog: None)
+    monkeypatch.setattr("lpt_train.sft.train", lambda *given, **named: stopped)
+    measured = []
+    monkeypatch.setattr(demo, "measure", lambda journey, model: measured.append(model))
+    with pytest.raises(typer.Exit) as end:
+        demo.train_and_measure(journey)
+    assert end.value.exit_code == 143
+    assert len(measured) == 1  # the model before the training
