@@ -121,6 +121,8 @@ def load_model(
     base = adapter_base(model)
     source, options = _source(base or model)
     _refuse_pickles(model, Path(source))
+    if base:
+        _refuse_pickles(model, Path(model))
     with _three_parts(model, "model"):
         loaded = AutoModelForCausalLM.from_pretrained(
             source, dtype=torch.float32 if base else dtype, use_safetensors=True, trust_remote_code=False, **options
@@ -202,7 +204,8 @@ def _source(model: str) -> tuple[str, dict[str, Any]]:
         if not path.is_file():
             raise BadInputError("there is no such GGUF file", seen=model, next="check the path")
         return str(path.parent), {"gguf_file": path.name}
-    if not path.exists() and (path.is_absolute() or model.startswith(".") or model.count("/") > 1):
+    beside = path.parent != Path() and path.parent.is_dir()  # runs/sftt, where there is a folder runs, is no hub name
+    if not path.exists() and (path.is_absolute() or model.startswith(".") or model.count("/") > 1 or beside):
         raise BadInputError("there is no such model folder", seen=model, next="check the path, or give a hub name")
     if path.is_dir() and not (path / "config.json").exists():
         raise BadInputError(

@@ -100,6 +100,23 @@ def test_a_model_that_is_not_there_is_bad_input(model):
     assert error.value.next
 
 
+def test_a_mistyped_folder_beside_others_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(BadInputError, match="no such model folder"):
+            load("runs/sftt")
+
+
+def test_a_pickled_adapter_over_good_weights_is_refused(tiny, tmp_path):
+    attach(load_model(str(tiny)), Lora(lora_r=4)).save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    weights = tmp_path / "adapter" / "adapter_model.safetensors"
+    torch.save(load_file(weights), weights.with_suffix(".bin"))
+    weights.unlink()
+    with pytest.raises(BadInputError, match="pickles, which are programs"):
+        load_model(str(tmp_path / "adapter"))
+
+
 def test_a_folder_without_a_model_is_bad_input(tmp_path):
     with pytest.raises(BadInputError, match="holds no model"):
         load_tokenizer(str(tmp_path))
