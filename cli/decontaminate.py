@@ -35,8 +35,12 @@ def decontaminate(
     coverage: Annotated[
         float, typer.Option(help="Share of a question inside 8-grams of one row at which the row goes.")
     ] = 0.5,
-    longest: Annotated[int, typer.Option(help="Words matched in one piece that are enough, with --longest-coverage.")] = 13,
-    longest_coverage: Annotated[float, typer.Option(help="Share of the question that such a row covers at least.")] = 0.3,
+    longest: Annotated[
+        int, typer.Option(help="Words matched in one piece that are enough, with --longest-coverage.")
+    ] = 13,
+    longest_coverage: Annotated[
+        float, typer.Option(help="Share of the question that such a row covers at least.")
+    ] = 0.3,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.", show_default=False)
     ] = None,
@@ -48,14 +52,14 @@ def decontaminate(
 ) -> None:
     """Remove rows that repeat benchmark items; name the items; say with canaries what would have been found."""
     from lpt_data.contamination import config_for, decider, load_benchmarks
-    from lpt_data.contamination.report import check_path, write_report
+    from lpt_data.contamination.report import check_paths, write_report
     from lpt_data.dataset import Dataset
     from lpt_data.stage import run_stage
     from manifests.catalog import Catalog
 
-    check_path(report, dry_run=dry_run)
     dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
     benchmarks = load_benchmarks(named_paths(benchmark, option="--benchmark"))
+    check_paths(report, out, dataset, benchmarks, dry_run=dry_run)
     config = config_for(
         benchmarks, coverage=coverage, longest=longest, longest_coverage=longest_coverage, workers=workers
     )
@@ -96,8 +100,11 @@ def show_contamination(extra: dict[str, Any]) -> None:
     )
     kinds = list(told[0]["canaries"])
     table(
-        ["canary recall", *kinds],
-        [(b["name"], *(_recall(b["canaries"][kind]) for kind in kinds)) for b in told],
+        ["canary recall", "planted", *kinds],
+        [
+            (b["name"], b["canaries"][kinds[0]]["planted"], *(_recall(b["canaries"][kind]) for kind in kinds))
+            for b in told
+        ],
     )
     for b in told:
         reasons = Counter(item["reason"] for item in b["undetectable_items"])
@@ -112,4 +119,4 @@ def show_contamination(extra: dict[str, Any]) -> None:
 
 
 def _recall(told: dict[str, Any]) -> str:
-    return f"{told['recall']:.3f} [{told['low']:.3f}, {told['high']:.3f}] of {told['planted']}"
+    return f"{told['recall']:.3f} [{told['low']:.3f}, {told['high']:.3f}]"

@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from lpt_data.contamination.items import Benchmarks, plain
+from lpt_data.contamination.items import Benchmarks
+from lpt_data.contamination.plain import plain
 from lpt_data.contamination.windows import Table, char_windows, make_table, run_hash, windows
 from lpt_data.text import WEIGHT, buffers, tables, tokens_of
 
@@ -80,7 +81,9 @@ def build_index(benchmarks: Benchmarks, stop_items: float) -> Index:
     sort = np.where(heavy >= NGRAM * WEIGHT, LONG, np.where(heavy >= SHORTEST * WEIGHT, SHORT, TINY))
     sort[np.diff(offsets) == 0] = EMPTY
     question = np.arange(len(sort)) % 2 == 0
-    long_, short, tiny = (np.flatnonzero(m) for m in (sort == LONG, (sort == SHORT) & question, (sort == TINY) & question))
+    long_, short, tiny = (
+        np.flatnonzero(m) for m in (sort == LONG, (sort == SHORT) & question, (sort == TINY) & question)
+    )
     grams = _windowed(tokens, offsets, long_, NGRAM)
     heads = [run_hash(tokens, offsets[p], offsets[p] + SHORTEST) for p in short]
     whole = [run_hash(tokens, offsets[p], offsets[p + 1]) for p in tiny]

@@ -1,13 +1,10 @@
-"""Benchmarks as items: a question, an answer where there is one, a record id; and their texts in plain form."""
+"""Benchmarks as items: a question, an answer where there is one, a record id."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lpt_data.contracts.reference import QUESTION_COLUMNS, sources
 from lpt_data.dataset import Dataset
@@ -97,25 +94,3 @@ def _items(number: int, dataset: Dataset) -> Iterator[Item]:
         else:
             answer = response_text(dataset.kind, record)
         yield Item(number, row, name, prompt_text(dataset.kind, record), answer)
-
-
-def plain(texts: pa.Array) -> pa.Array:
-    """Texts as they are compared: NFKC, no invisible format characters; large_string, no nulls.
-
-    Full-width digits, ligatures, composed and decomposed accents, soft hyphens and zero-width joiners make no
-    difference; a zero-width space is a space. Case and punctuation are left to the tokens. Pure ASCII is not touched.
-    """
-    texts = texts.cast(pa.large_string())
-    foreign = pc.invert(pc.string_is_ascii(texts))
-    if not pc.any(foreign).as_py():
-        return texts
-    some = pc.replace_substring(texts.filter(foreign), "\u200b", " ")
-    some = pc.replace_substring_regex(pc.utf8_normalize(some, form="NFKC"), r"\p{Cf}", "")
-    if pc.any(pc.match_substring(some, "\u03a3")).as_py():  # a final sigma depends on its neighbours
-        some = pa.array([t.lower() if "\u03a3" in t else t for t in some.to_pylist()], pa.large_string())
-    return pc.replace_with_mask(texts, foreign, some)
-
-
-def plain_text(text: str) -> str:
-    """`plain` of one text."""
-    return plain(pa.array([text], pa.large_string()))[0].as_py()

@@ -29,7 +29,7 @@ def page(body: dict[str, Any], shown: Sequence[Shown]) -> str:
     removed = sum(body["removed"].values())
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src \'unsafe-inline\'">',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Contamination, stage {_text(body['stage_id'])}</title><style>{_STYLE}</style></head><body>",
         "<h1>Contamination</h1>",

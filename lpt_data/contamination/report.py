@@ -6,6 +6,7 @@ was done before. Rows and items are hostile text: control characters are made vi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,15 +15,16 @@ from typing import Any
 import numpy as np
 import orjson
 
-from lpt_data.contamination.items import Benchmarks, Item, plain_text
+from lpt_data.contamination.items import Benchmarks, Item
 from lpt_data.contamination.page import page
+from lpt_data.contamination.plain import plain_text
 from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress
 from lpt_data.stage import StageReport
 from lpt_data.text import word_spans
 from manifests import decisions
 from manifests.canon import json_text
-from manifests.errors import UsageError
+from manifests.errors import BadInputError, UsageError
 from manifests.files import write_atomic
 
 SHOWN = 100  # removed rows shown with their texts
@@ -47,10 +49,19 @@ class Shown:
     item_text: Pieces
 
 
-def check_path(path: Path | None, *, dry_run: bool) -> None:
-    """Raise UsageError for a report of an unknown form, or one of a dry run."""
+def check_paths(path: Path | None, out: Path, dataset: Dataset, benchmarks: Benchmarks, *, dry_run: bool) -> None:
+    """Raise, before any work, for a report that cannot be written and for an output that is a file to be read."""
+    read = {Path(source["path"]).resolve() for b in benchmarks.benchmarks for source in b.sources}
+    if out.resolve() in read:
+        raise UsageError("the output is a benchmark", seen=str(out), next="another --out")
     if path is None:
         return
+    if path.resolve() in read | {out.resolve()} | {Path(f.path).resolve() for f in dataset.files}:
+        raise UsageError(
+            "the report would replace the output, an input or a benchmark", seen=str(path), next="another name"
+        )
+    if not path.resolve().parent.is_dir():
+        raise BadInputError("the folder of the report is not there", seen=str(path), next=f"mkdir {path.parent}")
     if path.suffix not in WRITERS:
         raise UsageError("a report is .md, .json or .html", seen=path.name, next=f"--report {path.stem}.html")
     if dry_run:
@@ -59,17 +70,13 @@ def check_path(path: Path | None, *, dry_run: bool) -> None:
         )
 
 
-def write_report(
-    path: Path, dataset: Dataset, benchmarks: Benchmarks, report: StageReport, progress: Progress
-) -> None:
+def write_report(path: Path, dataset: Dataset, benchmarks: Benchmarks, report: StageReport, progress: Progress) -> None:
     """Write the report of a finished stage in the form that the name asks for."""
     shown = examples(dataset, benchmarks, report, progress)
     write_atomic(path, WRITERS[path.suffix](report.body, shown).encode("utf-8", "backslashreplace"))
 
 
-def examples(
-    dataset: Dataset, benchmarks: Benchmarks, report: StageReport, progress: Progress
-) -> list[Shown]:
+def examples(dataset: Dataset, benchmarks: Benchmarks, report: StageReport, progress: Progress) -> list[Shown]:
     """The removed rows with the weakest evidence, at most SHOWN of them."""
     table = decisions.read(report.decisions_path).to_pylist()
     removed = [one for one in table if one["action"] == "remove"]
@@ -124,10 +131,10 @@ def pieces(text: str, spans: Sequence[Sequence[int]], *, crop: bool = False) -> 
 
 def _near(part: str, first: bool, last: bool) -> str:
     """What of an unmatched piece is within AROUND characters of a match."""
-    before, after = ("" if first else part[:AROUND]), ("" if last else part[-AROUND:])
     if first and last:
         return part[: 2 * AROUND]
-    return part if len(before) + len(after) >= len(part) else f"{before} … {after}".strip(" ")
+    before, after = ("" if first else part[:AROUND]), ("" if last else part[-AROUND:])
+    return part if len(before) + len(after) >= len(part) else f"{before} … {after}"
 
 
 def _cut(found: Pieces) -> Pieces:
@@ -158,7 +165,9 @@ def _head(body: dict[str, Any]) -> dict[str, Any]:
 def _markdown(body: dict[str, Any], shown: Sequence[Shown]) -> str:
     extra = body["extra"]
     lines = ["# Contamination", "", *_funnel(body), ""]
-    lines += ["| benchmark | items | not detectable | items hit | rows hit | 13-gram items / rows | 50-char items / rows |"]
+    lines += [
+        "| benchmark | items | not detectable | items hit | rows hit | 13-gram items / rows | 50-char items / rows |"
+    ]
     lines += ["|---|---|---|---|---|---|---|"]
     for b in extra["benchmarks"]:
         legacy, chars = b["any_13gram"], b["any_50_characters"]
@@ -200,8 +209,7 @@ def _funnel(body: dict[str, Any]) -> list[str]:
 def _fenced(title: str, found: Pieces) -> list[str]:
     """A code block with the matches in brackets; no row can close the fence, which is longer than any of its own."""
     text = "".join(f"⟦{part}⟧" if hit else part for part, hit in found)
-    longest = max((len(run) for run in text.replace("`", "\0`").split("\0")), default=0) if "`" in text else 0
-    fence = "`" * max(3, longest + text.count("`") + 1) if longest else "```"
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return [f"{title}:", "", fence, *text.splitlines(), fence]
 
 

@@ -1,4 +1,4 @@
-"""The scan: every window of every row looked up in the index. Only what was found is kept, 16 bytes a matched window."""
+"""The scan: every window of every row looked up in the index. Only what matched is kept, 24 bytes a window."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 from numba import njit
 
 from lpt_data.contamination.index import LEGACY, NGRAM, SHORTEST, Grams, Index
-from lpt_data.contamination.items import plain
-from lpt_data.contamination.windows import char_windows, find, run_hash, windows
+from lpt_data.contamination.plain import plain
+from lpt_data.contamination.windows import char_windows, find, likely, run_hash, windows
 from lpt_data.text import WEIGHT, buffers, tables, tokens_of
 
 # Kinds of finds, a column of what the kernel writes.
@@ -61,7 +61,10 @@ def joined(parts: Sequence[Finds]) -> Finds:
     none = np.zeros(0, np.int64)
     columns = {
         name: np.concatenate(
-            [none, *(getattr(p, name) + (f if name.endswith("row") else 0) for p, f in zip(parts, firsts, strict=False))]
+            [
+                none,
+                *(getattr(p, name) + (f if name.endswith("row") else 0) for p, f in zip(parts, firsts, strict=False)),
+            ]
         )
         for name in names
     }
@@ -91,6 +94,61 @@ def _keep(out: np.ndarray, used: int, kind: int, row: int, number: int, end: int
 
 
 @njit(nogil=True, cache=True)
+def _windows_found(
+    out: np.ndarray,
+    used: int,
+    kind: int,
+    row: int,
+    grams: Grams,
+    hashes: np.ndarray,
+    ends: tuple[int, int],
+    places: np.ndarray,
+) -> tuple[np.ndarray, int]:
+    """Look up ``hashes[first:last]`` of one row, ``ends`` being (first, last)."""
+    for k in range(likely(grams.table, hashes, ends[0], ends[1], places)):
+        gram = find(grams.table, hashes[places[k]])
+        if gram >= 0:
+            out = _keep(out, used, kind, row, gram, places[k])
+            used += 1
+    return out, used
+
+
+@njit(nogil=True, cache=True)
+def _short_found(
+    out: np.ndarray,
+    used: int,
+    row: int,
+    tokens: np.ndarray,
+    count: int,
+    short: Grams,
+    item_tokens: np.ndarray,
+    item_offsets: np.ndarray,
+    hashes: np.ndarray,
+    places: np.ndarray,
+) -> tuple[np.ndarray, int]:
+    """Short questions inside one row: their first tokens by hash, then all of them one by one."""
+    for first in range(count + 1 - SHORTEST):
+        hashes[first] = run_hash(tokens, first, first + SHORTEST)
+    for place in range(likely(short.table, hashes, 0, count + 1 - SHORTEST, places)):
+        first = places[place]
+        head = find(short.table, hashes[first])
+        if head < 0:
+            continue
+        for k in range(short.starts[head], short.starts[head + 1]):
+            start = item_offsets[short.part[k]]
+            size = item_offsets[short.part[k] + 1] - start
+            same = first + size <= count
+            m = SHORTEST
+            while same and m < size:
+                same = tokens[first + m] == item_tokens[start + m]
+                m += 1
+            if same:
+                out = _keep(out, used, _EXACT, row, short.part[k], first + size - 1)
+                used += 1
+    return out, used
+
+
+@njit(nogil=True, cache=True)
 def _scan_tokens(
     starts: np.ndarray,
     data: np.ndarray,
@@ -111,41 +169,19 @@ def _scan_tokens(
     tokens = np.empty(longest // 2 + 1, np.uint64)
     hashes = np.empty(longest // 2 + 1, np.uint64)
     lengths = np.empty(longest // 2 + 1, np.int32)
+    places = np.empty(longest // 2 + 1, np.int64)
     out = np.empty((4096, 4), np.int64)
     used = 0
     for row in range(rows):
         count, _ = tokens_of(data, starts[row], starts[row + 1], small, table, tokens)
         windows(tokens, count, NGRAM * WEIGHT, hashes, lengths)
         before = used
-        for j in range(NGRAM - 1, count):
-            gram = find(grams.table, hashes[j])
-            if gram >= 0:
-                out = _keep(out, used, _GRAM, row, gram, j)
-                used += 1
+        out, used = _windows_found(out, used, _GRAM, row, grams, hashes, (NGRAM - 1, count), places)
         if used > before and len(legacy.lengths):
             windows(tokens, count, LEGACY * WEIGHT, hashes, lengths)
-            for j in range(LEGACY - 1, count):
-                gram = find(legacy.table, hashes[j])
-                if gram >= 0:
-                    out = _keep(out, used, _LEGACY, row, gram, j)
-                    used += 1
+            out, used = _windows_found(out, used, _LEGACY, row, legacy, hashes, (LEGACY - 1, count), places)
         if len(short.lengths):
-            for j in range(SHORTEST, count + 1):
-                head = find(short.table, run_hash(tokens, j - SHORTEST, j))
-                if head < 0:
-                    continue
-                for k in range(short.starts[head], short.starts[head + 1]):
-                    part = short.part[k]
-                    size = item_offsets[part + 1] - item_offsets[part]
-                    first = j - SHORTEST
-                    if first + size > count:
-                        continue
-                    same = True
-                    for m in range(SHORTEST, size):
-                        same = same and tokens[first + m] == item_tokens[item_offsets[part] + m]
-                    if same:
-                        out = _keep(out, used, _EXACT, row, part, first + size - 1)
-                        used += 1
+            out, used = _short_found(out, used, row, tokens, count, short, item_tokens, item_offsets, hashes, places)
         if 0 < count <= tiny_longest:
             whole = find(tiny.table, run_hash(tokens, 0, count))
             if whole >= 0:
@@ -161,13 +197,10 @@ def _scan_chars(
 ) -> np.ndarray:
     marks = np.empty(longest + 1, np.uint64)
     hashes = np.empty(longest + 1, np.uint64)
+    places = np.empty(longest + 1, np.int64)
     out = np.empty((1024, 4), np.int64)
     used = 0
     for row in range(len(starts) - 1):
         count = char_windows(data, starts[row], starts[row + 1], small, table, marks, hashes)
-        for j in range(count):
-            gram = find(chars.table, hashes[j])
-            if gram >= 0:
-                out = _keep(out, used, _CHARS, row, gram, j)
-                used += 1
+        out, used = _windows_found(out, used, _CHARS, row, chars, hashes, (0, count), places)
     return out[:used]

@@ -48,7 +48,9 @@ def config_for(benchmarks: Benchmarks, **settings: Any) -> DecontaminateConfig:
     for name in ("coverage", "longest_coverage", "stop_items", "stop_rows"):
         if not 0 < getattr(config, name) <= 1:
             option = name.replace("_", "-")
-            raise UsageError(f"{option} is a share above 0, at most 1", seen=getattr(config, name), next=f"--{option} 0.5")
+            raise UsageError(
+                f"{option} is a share above 0, at most 1", seen=getattr(config, name), next=f"--{option} 0.5"
+            )
     if config.longest < 8:
         raise UsageError("pieces are matched from 8 words on", seen=config.longest, next="--longest 13")
     if config.workers is not None and config.workers < 1:
@@ -61,9 +63,7 @@ def decider(benchmarks: Benchmarks) -> Callable[[Dataset, DecontaminateConfig, P
     return partial(_decide, benchmarks)
 
 
-def _decide(
-    benchmarks: Benchmarks, dataset: Dataset, config: DecontaminateConfig, progress: Progress
-) -> StageResult:
+def _decide(benchmarks: Benchmarks, dataset: Dataset, config: DecontaminateConfig, progress: Progress) -> StageResult:
     progress(0, None, "indexing the benchmarks")
     index = build_index(benchmarks, config.stop_items)
     rows, ids, finds = read(dataset, index, config, progress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lpt_data.config import DecontaminateConfig, settings
-from lpt_data.contamination.index import LEGACY, NGRAM, SHORTEST, Grams, Index
+from lpt_data.contamination.index import NGRAM, SHORTEST, Grams, Index
 from lpt_data.contamination.items import Benchmark, Benchmarks
 from lpt_data.contamination.judge import ANSWER_COVERAGE, ANSWER_WORDS, CRITERIA
 from lpt_data.dataset import Dataset
@@ -51,8 +51,7 @@ def summary(
             "matches_ignored": int(stops.gram[finds.gram].sum() + stops.exact[finds.exact_part].sum()),
         },
         "criteria": {
-            name: int(np.count_nonzero(judged.rule[judged.witness] == place))
-            for place, name in enumerate(CRITERIA, 1)
+            name: int(np.count_nonzero(judged.rule[judged.witness] == place)) for place, name in enumerate(CRITERIA, 1)
         },
         "below_the_rule": _weak(benchmarks, judged),
         "not_checked": "paraphrases and translations: n-grams do not see them",
@@ -116,7 +115,9 @@ def _compromised(hit: np.ndarray, benchmarks: Benchmarks, judged: Judged) -> lis
     if len(hit):
         id_ranks = np.unique(judged.ids[pairs.row[hit]], axis=0, return_inverse=True)[1].ravel()
     items = pairs.part[hit] // 2
-    order = np.lexsort((pairs.row[hit], id_ranks, -pairs.longest[hit], -pairs.coverage[hit], pairs.part[hit] % 2, items))
+    order = np.lexsort(
+        (pairs.row[hit], id_ranks, -pairs.longest[hit], -pairs.coverage[hit], pairs.part[hit] % 2, items)
+    )
     distinct, best, counts = np.unique(items[order], return_index=True, return_counts=True)
     rows = []
     for item, pair, count in zip(distinct.tolist(), hit[order[best]].tolist(), counts.tolist(), strict=True):

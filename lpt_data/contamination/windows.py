@@ -16,7 +16,7 @@ from lpt_data.text import WEIGHT, decode, fmix64
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _SPREAD = np.uint64(0xD1342543DE82EF95)
-_U0, _U1, _U63 = np.uint64(0), np.uint64(1), np.uint64(63)
+_U0, _U1, _U6, _U63 = np.uint64(0), np.uint64(1), np.uint64(6), np.uint64(63)
 CHARS = 50  # letters and digits of one exact match (GPT-4's rule)
 _TURN, _BACK = np.uint64(CHARS), np.uint64(64 - CHARS)
 _LOW_LINE = 95  # "_" is part of a word, but neither a letter nor a digit
@@ -50,14 +50,14 @@ def make_table(keys: np.ndarray) -> Table:
 def _insert(
     keys: np.ndarray, bitmap: np.ndarray, bits: int, slots: np.ndarray, values: np.ndarray, slot_bits: int
 ) -> None:
-    mask = (1 << slot_bits) - 1
+    mask = np.int64((1 << slot_bits) - 1)
     for k in range(len(keys)):
         spread = keys[k] * _SPREAD
         bit = spread >> np.uint64(64 - bits)
-        bitmap[bit >> np.uint64(6)] |= _U1 << (bit & _U63)
+        bitmap[bit >> _U6] |= _U1 << (bit & _U63)
         slot = np.int64(spread >> np.uint64(64 - slot_bits))
         while slots[slot] != _U0:
-            slot = (slot + 1) & mask
+            slot = np.int64(slot + 1) & mask
         slots[slot] = keys[k]
         values[slot] = k
 
@@ -65,17 +65,27 @@ def _insert(
 @njit(nogil=True, cache=True)
 def find(table: Table, key: np.uint64) -> int:
     """The number of a key, -1 where it is not in the table."""
-    spread = key * _SPREAD
-    bit = spread >> np.uint64(64 - table.bits)
-    if (table.bitmap[bit >> np.uint64(6)] >> (bit & _U63)) & _U1 == _U0:
-        return -1
-    mask = (1 << table.slot_bits) - 1
-    slot = np.int64(spread >> np.uint64(64 - table.slot_bits))
+    mask = np.int64((1 << table.slot_bits) - 1)
+    slot = np.int64((key * _SPREAD) >> np.uint64(64 - table.slot_bits))
     while table.slots[slot] != _U0:
         if table.slots[slot] == key:
             return table.values[slot]
-        slot = (slot + 1) & mask
+        slot = np.int64(slot + 1) & mask
     return -1
+
+
+@njit(nogil=True, cache=True)
+def likely(table: Table, keys: np.ndarray, first: int, count: int, places: np.ndarray) -> int:
+    """Write which of ``keys[first:count]`` the bitmap lets through, in order; return how many. Nearly all it lets
+    through are in the table, and nearly all others end here, without a branch that could be missed."""
+    bitmap = table.bitmap
+    shift = np.uint64(64 - table.bits)
+    found = 0
+    for j in range(first, count):
+        bit = (keys[j] * _SPREAD) >> shift
+        places[found] = j
+        found += 1 if (bitmap[bit >> _U6] >> (bit & _U63)) & _U1 else 0
+    return found
 
 
 @njit(nogil=True, cache=True)
