@@ -3,9 +3,9 @@
 
 usage: run.py [--documents 50000] [--peer-documents 5000] [--runs 3]
 Writes benchmarks/results/decontaminate-<documents>.json: the scan alone (target: 60 MB of text a second and core),
-the whole process by an outside clock with what it found of the items planted, the floor (read, decode, write lines), and
-the peer on a sample. The benchmark is made here: questions of 12 to 60 words; one document in a hundred gets one of them
-verbatim, one in a hundred a third of one and at most 12 words, which is below the rule.
+the whole process by an outside clock with what it found of the items planted, the floor (read, decode, write lines),
+and the peer on a sample. The benchmark is made here: questions of 12 to 60 words; one document in a hundred gets one of
+them verbatim, one in a hundred a third of one and at most 12 words, which is below the rule.
 
 Where the time of the scan goes, part by part on GSM8K train, on a machine with other work: tokens 220 MB/s alone,
 looking up their 8-grams a quarter on top, the 50-character strings 300 MB/s. Two things mattered. A look-up that was a

@@ -49,7 +49,10 @@ def _may_change() -> np.ndarray:
     for code in range(128, _CODE_POINTS):
         character = chr(code)
         category = unicodedata.category(character)
-        flags[code] = category in ("Cf", "Mn", "Mc", "Me") or unicodedata.normalize("NFKC", character) != character
+        # Cn: unassigned here, but the Unicode of Arrow may be a newer one.
+        flags[code] = (
+            category in ("Cf", "Mn", "Mc", "Me", "Cn") or unicodedata.normalize("NFKC", character) != character
+        )
     flags[_JAMO.start : _JAMO.stop] = True
     flags[ord(_SIGMA)] = True
     return flags
