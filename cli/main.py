@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from cli import admit, audit, catalog, data, demo, drop, evaluate, generate, manifest, sql, train
+from cli import admit, audit, catalog, data, decontaminate, demo, drop, evaluate, generate, manifest, sql, train
 from cli.output import ReaderGoneError, error, say
 from manifests.errors import LptError, UsageError
 
@@ -40,6 +40,7 @@ app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
 app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
+data.app.command("decontaminate", epilog=decontaminate.EXAMPLES)(decontaminate.decontaminate)
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 data.app.command("drop", epilog=drop.EXAMPLES)(drop.drop)
 

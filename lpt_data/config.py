@@ -37,6 +37,19 @@ class SplitConfig:
     robustness_orders: int = 8  # countdown only: orders per problem at most, the first one is the test row's own
 
 
+@dataclass(frozen=True)
+class DecontaminateConfig:
+    """When a row repeats a benchmark item, and which n-grams are no evidence."""
+
+    benchmarks: tuple[str, ...] = ()  # "NAME sha256" of each file: their contents are part of what was done
+    coverage: float = 0.5  # share of the question inside matched 8-grams of one row, 0..1
+    longest: int = 13  # words matched in one piece that are enough ...
+    longest_coverage: float = 0.3  # ... where they, with all other matches, cover this share of the question
+    stop_items: float = 0.01  # an n-gram in at least this share of a benchmark's items (10 to 50 items) is a template
+    stop_rows: float = 0.05  # so is one in more than this share of the distinct rows (and more than 20)
+    workers: int | None = field(default=None, metadata=NO_IDENTITY)
+
+
 def settings(config: Any) -> dict[str, Any]:
     """All fields of a stage config as plain JSON values."""
     values = {name: getattr(config, name) for name in config.__dataclass_fields__}

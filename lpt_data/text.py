@@ -148,7 +148,7 @@ def ascii_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, out:
 
 
 @njit(nogil=True, cache=True)
-def _decode(data: np.ndarray, i: int, end: int) -> tuple[np.uint32, int]:
+def decode(data: np.ndarray, i: int, end: int) -> tuple[np.uint32, int]:
     """The code point at byte ``i`` and the index after it. Broken UTF-8 reads as U+FFFD and never past ``end``."""
     lead = data[i]
     if lead < 0x80:
@@ -191,7 +191,7 @@ def unicode_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, ou
     w = _U0
     i = start
     while i < end:
-        code, i = _decode(data, i, end)
+        code, i = decode(data, i, end)
         chars += 1
         entry = table[code] if code < len(table) else np.uint32(0)
         if entry & _SIGMA:
@@ -260,6 +260,11 @@ def token_hashes(text: str) -> np.ndarray:
 def words(text: str) -> list[str]:
     """The tokens of one text as strings, by Python alone: the definition that the kernels are tested against."""
     return _pattern().findall(text.lower())
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Where the tokens of one text lie, as half-open ranges of characters of ``text.lower()``."""
+    return [match.span() for match in _pattern().finditer(text.lower())]
 
 
 def normal_form(text: str) -> str:

@@ -1,0 +1,122 @@
+"""``lpt data decontaminate``: rows that repeat benchmark items go, and the benchmark items are named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.data import show_report
+from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples, named_paths
+from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
+
+EXAMPLES = examples(
+    "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl",
+    "lpt data decontaminate shards/ --benchmark gsm8k=gsm8k.jsonl --benchmark humaneval=HumanEval.jsonl.gz"
+    " --out clean.parquet --report contamination.html",
+    "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --coverage 0.7 --dry-run",
+    "lpt sql \"select row, witness_id, score, detail from v_decision where reason = 'benchmark_overlap'\"",
+)
+
+
+def decontaminate(
+    inputs: Inputs,
+    benchmark: Annotated[
+        list[str],
+        typer.Option("--benchmark", help="NAME=PATH of a benchmark that must not be trained on; repeatable."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.", show_default=False)],
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write a report: .md, .json or .html (self-contained).", show_default=False),
+    ] = None,
+    coverage: Annotated[
+        float, typer.Option(help="Share of a question inside 8-grams of one row at which the row goes.")
+    ] = 0.5,
+    longest: Annotated[
+        int, typer.Option(help="Words matched in one piece that are enough, with --longest-coverage.")
+    ] = 13,
+    longest_coverage: Annotated[
+        float, typer.Option(help="Share of the question that such a row covers at least.")
+    ] = 0.3,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.", show_default=False)
+    ] = None,
+    layout: Layout = None,
+    text_column: TextColumn = "text",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Remove rows that repeat benchmark items; name the items; say with canaries what would have been found."""
+    from lpt_data.contamination import config_for, decider, load_benchmarks
+    from lpt_data.contamination.report import check_paths, write_report
+    from lpt_data.dataset import Dataset
+    from lpt_data.stage import run_stage
+    from manifests.catalog import Catalog
+
+    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
+    benchmarks = load_benchmarks(named_paths(benchmark, option="--benchmark"))
+    check_paths(report, out, dataset, benchmarks, dry_run=dry_run)
+    config = config_for(
+        benchmarks, coverage=coverage, longest=longest, longest_coverage=longest_coverage, workers=workers
+    )
+    opened, progress, decide = Catalog.open(catalog), Progress_(), decider(benchmarks)
+    ran = run_stage(
+        "decontaminate", dataset, config, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
+    )
+    if report is not None:
+        write_report(report, dataset, benchmarks, ran, progress)
+    progress.close()
+    tell_notes(opened)
+    if json:
+        as_json(ran.to_json())
+    else:
+        show_report(ran)
+        show_contamination(ran.extra)
+    if not dry_run:
+        tell_head(opened)
+
+
+def show_contamination(extra: dict[str, Any]) -> None:
+    """Hits of each benchmark both ways, canary recall, and what cannot be seen."""
+    told = extra["benchmarks"]
+    table(
+        ["benchmark", "items", "undetectable", "items hit", "rows hit", "13-gram rows", "50-char rows"],
+        [
+            (
+                b["name"],
+                b["items"],
+                len(b["undetectable_items"]),
+                b["items_hit"],
+                b["rows_hit"],
+                b["any_13gram"]["rows"],
+                b["any_50_characters"]["rows"],
+            )
+            for b in told
+        ],
+    )
+    kinds = list(told[0]["canaries"])
+    table(
+        ["canary recall", "planted", *kinds],
+        [
+            (b["name"], b["canaries"][kinds[0]]["planted"], *(_recall(b["canaries"][kind]) for kind in kinds))
+            for b in told
+        ],
+    )
+    for b in told:
+        reasons = Counter(item["reason"] for item in b["undetectable_items"])
+        if reasons:
+            say(f"{b['name']}: not detectable: " + ", ".join(f"{n} {reason}" for reason, n in reasons.items()))
+    stops = extra["stops"]
+    if stops["matches_ignored"] or stops["ngrams"]:
+        say(f"template n-grams ignored: {stops['ngrams']:,} of the items, {stops['matches_ignored']:,} matches in rows")
+    say(f"not checked: {extra['not_checked']}", style="dim")
+    for note in extra["notes"]:
+        say(f"note: {note}", style="bold yellow")
+
+
+def _recall(told: dict[str, Any]) -> str:
+    return f"{told['recall']:.3f} [{told['low']:.3f}, {told['high']:.3f}]"

@@ -1,0 +1,99 @@
+"""Canaries: every question of the benchmarks, changed as copies are changed, sent through the scan of the same run.
+
+They are made in memory and never written. A canary is found when the rule would remove its row for its own item, so
+the recall is that of the whole judgement, stops and thresholds of the run included.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from lpt_data.config import DecontaminateConfig
+from lpt_data.contamination.index import EMPTY, Index
+from lpt_data.contamination.items import Benchmarks
+from lpt_data.contamination.judge import Stops, pairs_of, removes
+from lpt_data.contamination.scan import Finds, joined, scan
+
+_AROUND = 150  # words before and after an embedded question
+_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
+_AT_A_TIME = 4096  # canaries scanned at once
+_PUNCTUATION = str.maketrans(
+    {"'": "\u2019", '"': "\u201d", "-": "\u2013", ",": " ,", ".": " \u2026 ", " ": "\u00a0", "$": "\uff04"}
+    | {str(n): chr(0xFF10 + n) for n in range(10)}
+)
+
+
+def rewrapped(text: str) -> str:
+    """Other line breaks and spaces: a line of six words, indented by tabs, two spaces between words."""
+    words = text.split()
+    return "\r\n\t".join("  ".join(words[i : i + 6]) for i in range(0, len(words), 6))
+
+
+def recased(text: str) -> str:
+    """Capitals for small letters."""
+    return text.upper()
+
+
+def repunctuated(text: str) -> str:
+    """Curly quotes, dashes and ellipses, no-break spaces, full-width digits, soft hyphens, decomposed accents."""
+    pieces = [word[:2] + "\u00ad" + word[2:] if len(word) > 4 and word.isalpha() else word for word in text.split(" ")]
+    return unicodedata.normalize("NFD", " ".join(pieces)).translate(_PUNCTUATION)
+
+
+def embedded(text: str) -> str:
+    """In the middle of a long row."""
+    filling = [f"filler{(7 * k) % 97}" for k in range(_AROUND)]
+    return f"{' '.join(filling)} {text} {' '.join(reversed(filling))}"
+
+
+KINDS: dict[str, Callable[[str], str]] = {
+    "verbatim": str,
+    "rewrapped": rewrapped,
+    "recased": recased,
+    "punctuation": repunctuated,
+    "embedded": embedded,
+}
+
+
+def run_canaries(
+    benchmarks: Benchmarks, index: Index, stops: Stops, config: DecontaminateConfig
+) -> dict[str, np.ndarray]:
+    """Return which items were found again, for each kind: bool [items]."""
+    caught: dict[str, np.ndarray] = {}
+    for kind, change in KINDS.items():
+        rows = [change(item.question) for item in benchmarks.items]
+        found = joined([_scanned(rows[i : i + _AT_A_TIME], index) for i in range(0, len(rows), _AT_A_TIME)])
+        pairs = pairs_of(found, index, stops)
+        hit = (removes(pairs, index, config) > 0) & (pairs.part == 2 * pairs.row)
+        caught[kind] = np.isin(np.arange(len(rows)), pairs.row[hit])
+    return caught
+
+
+def recall(caught: dict[str, np.ndarray], items: Sequence[int], index: Index) -> dict[str, dict[str, float | int]]:
+    """Recall of each kind over some items, with Wilson's 95 % interval; questions without words are not planted."""
+    planted = np.array([i for i in items if index.sort[2 * i] != EMPTY], np.int64)
+    table: dict[str, dict[str, float | int]] = {}
+    for kind, found in caught.items():
+        k, n = int(found[planted].sum()), len(planted)
+        low, high = wilson(k, n)
+        table[kind] = {"planted": n, "found": k, "recall": round(k / n, 6) if n else 0.0, "low": low, "high": high}
+    return table
+
+
+def wilson(k: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of k found among n; (0, 1) for n = 0."""
+    if n == 0:
+        return 0.0, 1.0
+    p, z2 = k / n, _Z * _Z
+    middle, half = p + z2 / (2 * n), _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    low = 0.0 if k == 0 else (middle - half) / (1 + z2 / n)
+    return round(low, 6), 1.0 if k == n else round((middle + half) / (1 + z2 / n), 6)
+
+
+def _scanned(rows: list[str], index: Index) -> Finds:
+    return scan(pa.array(rows, pa.large_string()), index)
