@@ -33,7 +33,7 @@ EXAMPLES = examples(
 
 def admit(
     name: Annotated[str, typer.Argument(help="Name of the data set; a version is added: NAME@1, NAME@2, …")],
-    contract: Annotated[str, typer.Option(help="text, sft or rlvr.", show_default=False)],
+    contract: Annotated[str, typer.Option(help="text, sft, preference or rlvr.", show_default=False)],
     train: Annotated[list[str], typer.Option(help="Files of the train split; repeatable.", show_default=False)],
     validation: Annotated[
         list[str] | None, typer.Option(help="Files of the validation split; repeatable.", show_default=False)

@@ -36,7 +36,7 @@ EXAMPLES = examples(
 
 def audit(
     inputs: Inputs,
-    contract: Annotated[str, typer.Option(help="text, sft or rlvr.", show_default=False)],
+    contract: Annotated[str, typer.Option(help="text, sft, preference or rlvr.", show_default=False)],
     tokenizer: Tokenizer = None,
     max_length: MaxLength = None,
     against: Against = None,
