@@ -33,7 +33,7 @@ from lpt_data.split import assign, check_folder, check_sizes, disjoint, distinct
 from lpt_data.stage import StageReport, StageResult, Work
 from manifests import decisions
 from manifests.digests import content_root, key_root
-from manifests.errors import LptError, RecordError, UsageError
+from manifests.errors import BadInputError, LptError, RecordError, UsageError
 from manifests.files import make_folder
 
 if TYPE_CHECKING:
@@ -169,6 +169,12 @@ def _decide(
     read = _join([dataset], config, references)
     keyless = np.isin(read.rows, [row for row, _, _ in read.keyless])
     stays = ~keyless & ~read.outside
+    if not stays.any():
+        raise BadInputError(
+            "no row is left to split",
+            seen=f"{int(read.outside.sum())} rows share a prompt with a reference, {len(read.keyless)} have no key",
+            next="leave out --against, or bring pairs of other prompts",
+        )
     groups, group_of_row = np.unique(read.groups[stays].view("V32").ravel(), return_inverse=True)
     sizes = SplitConfig(key=config.key, test=config.hidden_test, validation=config.calibration, seed=config.seed)
     assigned = assign(groups.view(np.uint8).reshape(-1, 32), sizes)
