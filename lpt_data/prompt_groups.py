@@ -41,11 +41,21 @@ class Links:
     histories: tuple[bytes, ...] = ()  # shorter histories inside its prompt: they join where they are a whole prompt
 
 
-def links(kind: str, record: Record, extra: Mapping[str, Any], key: str, columns: Sequence[str] = ()) -> Links:
-    """Return the links of a row under a key; RecordError where the key is a column that the row has not."""
+def links(
+    kind: str,
+    record: Record,
+    extra: Mapping[str, Any],
+    key: str,
+    columns: Sequence[str] = (),
+    hashed: bytes | None = None,
+) -> Links:
+    """Return the links of a row under a key; RecordError where the key is a column that the row has not.
+
+    `hashed` is the key hash of the row where it is known already.
+    """
     grouped = tuple(_column(name, extra[name]) for name in columns if extra.get(name) is not None)
     asked = key not in NORMALISERS or prompt_text(kind, record).strip()
-    own = key_of(kind, record, extra, key) if asked else b""
+    own = (hashed or key_of(kind, record, extra, key)) if asked else b""
     mine = (own,) if own else ()
     if kind == "text" or key not in NORMALISERS or key == "countdown":
         return Links(own, (*mine, *grouped))

@@ -97,12 +97,23 @@ def mixed_prompts(record: Record) -> str | None:
 
 def identical(record: Record) -> str | None:
     """Two sides of the same words."""
+    if _begin_differently(record):
+        return None
     one, other = said(record["chosen"]), said(record["rejected"])
     return "chosen and rejected say the same" if one == other else None
 
 
+def _begin_differently(record: Record) -> bool:
+    """Whether the first letters tell that neither side is the start of the other: most pairs need no closer look."""
+    heads = ["".join(next(_texts(record[side]), "")[:64].split())[:8] for side in SIDES]
+    length = min(map(len, heads))
+    return heads[0][:length] != heads[1][:length]
+
+
 def prefix(record: Record) -> str | None:
     """A side that is the start of the other, cut between words: what is learned is to go on, or to stop."""
+    if _begin_differently(record):
+        return None
     one, other = said(record["chosen"]), said(record["rejected"])
     short, long = (
         (("chosen", one), ("rejected", other)) if len(one) < len(other) else (("rejected", other), ("chosen", one))
@@ -133,9 +144,9 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def look(record: Record, extra: Mapping[str, Any], key: str) -> Facts:
-    """Return the facts of a pair."""
-    joined = links("preference", record, extra, key)
+def look(record: Record, extra: Mapping[str, Any], key: str, hashed: bytes) -> Facts:
+    """Return the facts of a pair whose canonical key has the hash given."""
+    joined = links("preference", record, extra, key, hashed=hashed)
     texts = [said(record[side]) for side in SIDES]
     prompt = joined.own if key in NORMALISERS else key_of("preference", record, {}, "math")
     one, other = (hashlib.sha256(text.encode()).digest()[:16] for text in texts)

@@ -166,8 +166,8 @@ class Contract:
     text_rules: Mapping[str, TextRule] = field(default_factory=lambda: CHARACTER_RULES)
     render: Callable[[Record, Encoder, int | None], RowTokens] | None = None
     judge: Callable[[Record, Mapping[str, Verifier]], Judgement] | None = None
-    # (record, other columns, canonical key) -> the facts of a row that measures of this contract alone need
-    look: Callable[[Record, Mapping[str, Any], str], Any] | None = None
+    # (record, other columns, normaliser, key hash) -> the facts of a row that measures of this contract alone need
+    look: Callable[[Record, Mapping[str, Any], str, bytes], Any] | None = None
     sees: tuple[str, ...] = ()  # of `audit.UNSEEN`, what this contract does look for
 
 
@@ -215,12 +215,13 @@ class _Collector:
         self.rows.append(row)
         self.ids += name
         self.has_extra = self.has_extra or bool(extra)
-        self.keys += row_key(self.contract.name, self.normaliser, row, record, extra)
+        key = row_key(self.contract.name, self.normaliser, row, record, extra)
+        self.keys += key
         parts = self.contract.parts(record)
         self.asked += short_hash(parts.asked)
         self.learned += short_hash(parts.learned)
         if self.contract.look is not None:
-            self.facts.append(self.contract.look(record, extra, self.normaliser))
+            self.facts.append(self.contract.look(record, extra, self.normaliser, key))
         self.apply_rules(position, record)
         self.look_up(position, parts.questions)
         if self.lent.encode is not None and self.contract.render is not None:
