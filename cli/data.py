@@ -108,7 +108,9 @@ def split(
     from lpt_data.split import split as split_dataset
     from manifests.catalog import Catalog
 
-    config = SplitConfig(key=key, test=_count(test), validation=_count(validation), seed=seed, method=method)
+    config = SplitConfig(
+        key=key, test=count_or_share(test), validation=count_or_share(validation), seed=seed, method=method
+    )
     dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
     opened, progress = Catalog.open(catalog), Progress_()
     report = split_dataset(dataset, config, out=out, catalog=opened, progress=progress)
@@ -122,7 +124,8 @@ def split(
     tell_head(opened)
 
 
-def _count(value: float) -> int | float:
+def count_or_share(value: float) -> int | float:
+    """A size as the configs want it: a whole number is a count, what lies below 1 a share."""
     if value >= 1 and not value.is_integer():  # inf, too
         raise UsageError("a count of keys is whole", seen=value, next="--test 500, or a share below 1: --test 0.1")
     return int(value) if value >= 1 or value == 0 else value

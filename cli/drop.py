@@ -13,6 +13,7 @@ from cli.options import (
     Against,
     Benchmarks,
     CatalogDir,
+    Contract,
     Inputs,
     Json,
     Layout,
@@ -33,7 +34,7 @@ EXAMPLES = examples(
 
 def drop(
     inputs: Inputs,
-    contract: Annotated[str, typer.Option(help="text, sft or rlvr.", show_default=False)],
+    contract: Contract,
     check: Annotated[
         list[str],
         typer.Option("--check", help="Check whose rows go; repeatable.", show_default=False),

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from cli import admit, audit, catalog, data, decontaminate, demo, drop, evaluate, generate, manifest, sql, train
+from cli import admit, audit, catalog, data, decontaminate, demo, drop, evaluate, generate, manifest, pairs, sql, train
 from cli.output import ReaderGoneError, error, say
 from manifests.errors import LptError, UsageError
 
@@ -43,6 +43,7 @@ app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 data.app.command("decontaminate", epilog=decontaminate.EXAMPLES)(decontaminate.decontaminate)
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 data.app.command("drop", epilog=drop.EXAMPLES)(drop.drop)
+data.app.command("pairs", epilog=pairs.EXAMPLES)(pairs.pairs)
 
 
 @app.callback(invoke_without_command=True)

@@ -32,7 +32,8 @@ Layout = Annotated[
 ]
 TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the text of a `text` row.")]
 Contract = Annotated[
-    str, typer.Option(help="text, sft (chats) or rlvr (prompts with an answer to verify).", show_default=False)
+    str,
+    typer.Option(help="text, sft (chats), preference or rlvr (prompts with an answer to verify).", show_default=False),
 ]
 Key = Annotated[
     str | None,

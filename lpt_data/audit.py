@@ -36,7 +36,7 @@ from manifests.policy import Check, Metric, Policy, evaluate, exit_code, load_po
 
 EXAMPLES = 5  # rows shown with a metric; `rows(check)` has all of them
 # The order in which a benchmark's layout is tried: prompts with answers, chats, plain text.
-BENCHMARK_READERS = tuple(CONTRACTS[name] for name in ("rlvr", "sft", "text"))
+BENCHMARK_READERS = tuple(CONTRACTS[name] for name in ("rlvr", "sft", "preference", "text"))
 # What no check looks for yet. A reader of a green report must not believe otherwise.
 UNSEEN = (
     "near-duplicates between splits",
@@ -149,8 +149,9 @@ def _report(survey: Survey, policy: Policy, typed: Typed) -> AuditReport:
     judged = tuple(
         replace(c, next=dressed(c, typed, outcomes), required=c.required or c.status == "error") for c in checks
     )
+    unseen = tuple(what for what in UNSEEN if what not in survey.contract.sees)
     skipped = tuple(f"{m.id}: {m.reason}" for m in metrics if m.status != "ok")
-    return AuditReport(survey, policy, outcomes, metrics, judged, verdict_of(judged), skipped + UNSEEN)
+    return AuditReport(survey, policy, outcomes, metrics, judged, verdict_of(judged), skipped + unseen)
 
 
 def _measures(survey: Survey) -> dict[str, Measure]:

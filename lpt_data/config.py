@@ -50,6 +50,31 @@ class DecontaminateConfig:
     workers: int | None = field(default=None, metadata=NO_IDENTITY)
 
 
+@dataclass(frozen=True)
+class PairsConfig:
+    """How groups of connected prompts are made and how many of them are held out."""
+
+    key: str = "math"  # text | math | code | countdown | a column
+    group: tuple[str, ...] = ()  # columns whose equal values join rows
+    near: float = 0.8  # Jaccard similarity at which two prompts are joined; 0: only equal keys join
+    calibration: int | float = 0.0  # int: number of groups; float below 1: share of the groups
+    hidden_test: int | float = 0.0  # same unit as calibration
+    seed: int = 0
+    against: tuple[str, ...] = ()  # sha256 of the reference files, whose groups are removed
+
+
+@dataclass(frozen=True)
+class ResponsesConfig:
+    """Where the scored responses of a row are, and which pairs they make."""
+
+    prompt: str = "prompt"  # column of the prompt
+    responses: tuple[str, ...] = ()  # columns, each an object (or a list of objects) with a text and a verdict
+    correct: str = "is_correct"  # field of the object: true or false, or a number (higher is better)
+    text: str | None = None  # field of its text; None: found by name
+    per_prompt: Literal["all", "one"] = "all"
+    seed: int = 0  # of the choice of one
+
+
 def settings(config: Any) -> dict[str, Any]:
     """All fields of a stage config as plain JSON values."""
     values = {name: getattr(config, name) for name in config.__dataclass_fields__}

@@ -10,16 +10,30 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from lpt_data import preference_layouts as preference
+from lpt_data.chat_fields import (
+    Row,
+    assistant,
+    conversational,
+    message,
+    messages,
+    take,
+    take_list,
+    take_text,
+    tool_call,
+    tools_of,
+    user,
+    wrong,
+)
 from manifests.canon import json_text
 from manifests.errors import BadInputError, RecordError, UsageError
 
-Row = Mapping[str, Any]
 Convert = Callable[[Row], dict[str, Any]]
 
 
@@ -31,6 +45,7 @@ class Layout:
     columns: tuple[tuple[str, ...], ...]  # any one of these sets of columns identifies the layout
     convert: Mapping[str, Convert]  # kind -> function; the first kind is the default
     optional: tuple[str, ...] = ()  # columns consumed where they are present
+    beside: tuple[str, ...] = ()  # columns that help to tell the layout and stay beside the record
     passes_all: bool = False  # the columns stay beside the record, because it does not hold them word for word
 
     @property
@@ -41,138 +56,8 @@ class Layout:
     @property
     def consumed(self) -> frozenset[str]:
         """Columns that become part of the record; all others pass through."""
-        return frozenset() if self.passes_all else frozenset(self.optional).union(*self.columns)
-
-
-def wrong(what: str, path: str, value: Any, reason: str = "wrong_type") -> RecordError:
-    """Return the error of a value that has not the type or form that its column needs."""
-    return RecordError(
-        f"{path} must be {what}", reason=reason, field=path, seen=f"{type(value).__name__}: {repr(value)[:80]}"
-    )
-
-
-def take(row: Row, *names: str) -> Any:
-    """Return the first of the named columns that is present and not null; raise `missing_field` when there is none."""
-    for name in names:
-        value = row.get(name)
-        if value is not None:
-            return value
-    raise RecordError(
-        f"a row has no {names[0]!r}",
-        reason="missing_field",
-        field=names[0],
-        seen=f"columns: {', '.join(map(str, row))[:200]}",
-    )
-
-
-def take_text(row: Row, *names: str) -> str:
-    """Return a column that must be text."""
-    value = take(row, *names)
-    if isinstance(value, str):
-        return value
-    raise wrong("text", names[0], value)
-
-
-def take_list(row: Row, *names: str) -> list[Any]:
-    """Return a column that must be a list, or JSON text of one."""
-    value = take(row, *names)
-    if isinstance(value, str):
-        try:
-            value = orjson.loads(value)
-        except ValueError:
-            raise wrong("a list", names[0], value) from None
-    if isinstance(value, (list, tuple)):
-        return list(value)
-    raise wrong("a list", names[0], value)
-
-
-# -- messages
-
-
-def message(value: Any, path: str) -> dict[str, Any]:
-    """Return one chat message in canonical form: text content, arguments of calls as JSON text, other fields as
-    they are.
-    """
-    if not isinstance(value, Mapping):
-        raise wrong("an object with role and content", path, value)
-    built = {name: item for name, item in value.items() if item is not None}
-    if "content" in built:
-        built["content"] = _content(built["content"], f"{path}.content")
-    if "tool_calls" in built:
-        if not isinstance(built["tool_calls"], (list, tuple)):
-            raise wrong("a list", f"{path}.tool_calls", built["tool_calls"])
-        built["tool_calls"] = [_call(c, f"{path}.tool_calls[{i}]") for i, c in enumerate(built["tool_calls"])]
-        if not built["tool_calls"]:
-            del built["tool_calls"]
-    return built
-
-
-def _content(value: Any, path: str) -> str:
-    """Text, or the text parts of OpenAI's list form; a part that is no text is refused, not left out."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, (list, tuple)):
-        raise wrong("text", path, value)
-    parts = []
-    for i, part in enumerate(value):
-        text = part.get("text") if isinstance(part, Mapping) and part.get("type") in ("text", None) else None
-        if not isinstance(text, str):
-            raise wrong("a text part", f"{path}[{i}]", part, "content_not_text")
-        parts.append(text)
-    return "".join(parts)
-
-
-def _call(value: Any, path: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise wrong("a tool call", path, value)
-    call = {name: item for name, item in value.items() if item is not None}
-    function = call.get("function")
-    if not isinstance(function, Mapping):
-        raise wrong("an object with name and arguments", f"{path}.function", function)
-    inner = {name: item for name, item in function.items() if item is not None}
-    inner["arguments"] = json_text(inner.get("arguments", {}))
-    return {**call, "type": call.get("type", "function"), "function": inner}
-
-
-def messages(values: Iterable[Any], path: str) -> list[dict[str, Any]]:
-    """Return a list of chat messages in canonical form."""
-    return [message(value, f"{path}[{i}]") for i, value in enumerate(values)]
-
-
-def user(text: str) -> dict[str, Any]:
-    """Return a message of the user."""
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> dict[str, Any]:
-    """Return a message of the assistant."""
-    return {"role": "assistant", "content": text}
-
-
-def _tools(row: Row) -> dict[str, Any]:
-    tools = row.get("tools")
-    if tools is None or tools in ([], ""):
-        return {}
-    return {"tools": json_text(tools)}
-
-
-def _conversational(value: Any, path: str, role: str) -> list[dict[str, Any]]:
-    """TRL's two forms of a prompt or completion: plain text, or a list of messages (also as JSON text of one)."""
-    if isinstance(value, str):
-        if value.startswith("[{") and path == "prompt" and _is_messages(value):
-            return messages(orjson.loads(value), path)
-        return [{"role": role, "content": value}]
-    if isinstance(value, (list, tuple)):
-        return messages(value, path)
-    raise wrong("text or a list of messages", path, value)
-
-
-def _is_messages(text: str) -> bool:
-    try:
-        found = orjson.loads(text)
-    except ValueError:
-        return False
-    return all(isinstance(item, dict) and "role" in item for item in found)
+        consumed = frozenset(self.optional).union(*self.columns).difference(self.beside)
+        return frozenset() if self.passes_all else consumed
 
 
 # -- one function per layout and kind
@@ -183,7 +68,7 @@ def _text(row: Row) -> dict[str, Any]:
 
 
 def _messages_sft(row: Row) -> dict[str, Any]:
-    return {"messages": messages(take_list(row, "messages"), "messages"), **_tools(row)}
+    return {"messages": messages(take_list(row, "messages"), "messages"), **tools_of(row)}
 
 
 _SHAREGPT_ROLES = {
@@ -206,7 +91,7 @@ def _sharegpt_sft(row: Row) -> dict[str, Any]:
     turns = [_turn(t, f"conversations[{i}]") for i, t in enumerate(take_list(row, "conversations", "conversation"))]
     if row.get("system"):
         turns.insert(0, {"role": "system", "content": take_text(row, "system")})
-    return {"messages": turns, **_tools(row)}
+    return {"messages": turns, **tools_of(row)}
 
 
 def _turn(value: Any, path: str) -> dict[str, Any]:
@@ -232,7 +117,7 @@ def _function_call(text: str, path: str) -> list[dict[str, Any]]:
     except ValueError:
         raise wrong("JSON of a function call", path, text) from None
     calls = given if isinstance(given, list) else [given]
-    return [_call({"function": call}, f"{path}[{i}]") for i, call in enumerate(calls)]
+    return [tool_call({"function": call}, f"{path}[{i}]") for i, call in enumerate(calls)]
 
 
 def _alpaca_sft(row: Row) -> dict[str, Any]:
@@ -261,8 +146,8 @@ def _gsm8k_rlvr(row: Row) -> dict[str, Any]:
 
 
 def _prompt_completion_sft(row: Row) -> dict[str, Any]:
-    prompt = _conversational(take(row, "prompt"), "prompt", "user")
-    return {"messages": prompt + _conversational(take(row, "completion"), "completion", "assistant"), **_tools(row)}
+    prompt = conversational(take(row, "prompt"), "prompt", "user")
+    return {"messages": prompt + conversational(take(row, "completion"), "completion", "assistant"), **tools_of(row)}
 
 
 def _prompt_answer_rlvr(row: Row) -> dict[str, Any]:
@@ -274,7 +159,7 @@ def _prompt_answer_rlvr(row: Row) -> dict[str, Any]:
     if verifier is None:
         verifier = _verifier_of(text)
     named = {"verifier": verifier} if verifier is not None else {}
-    return {"prompt": _conversational(take(row, "prompt"), "prompt", "user"), "answer": text, **named}
+    return {"prompt": conversational(take(row, "prompt"), "prompt", "user"), "answer": text, **named}
 
 
 def _verifier_of(answer: str) -> str | None:
@@ -344,10 +229,27 @@ LAYOUTS: dict[str, Layout] = {
             {"rlvr": _countdown_rlvr, "sft": _countdown_sft},
             passes_all=True,
         ),
+        Layout("preference", (("prompt", "chosen", "rejected"),), {"preference": preference.pair}),
+        Layout("chosen_rejected", (("chosen", "rejected"),), {"preference": preference.pair}),
+        Layout(
+            "ultrafeedback",
+            (("chosen", "rejected", *preference.SCORES), ("prompt", "chosen", "rejected", *preference.SCORES)),
+            {"preference": preference.pair},
+            beside=preference.SCORES,
+        ),
+        Layout("kto", (("prompt", "completion", "label"),), {"kto": preference.labelled}),
     )
 }
 # Columns named like the fields of a record, beside the record's own id: a file that lpt wrote. These layouts read it.
-_CANONICAL = ("text", "messages", "prompt_answer")
+_CANONICAL = ("text", "messages", "prompt_answer", "preference", "kto")
+
+
+def _closest(fit: Sequence[Layout], present: set[str]) -> list[Layout]:
+    """Leave out a layout whose columns another one that fits has too, and more: prompt and completion are no more
+    than that, a label beside them makes another kind of row.
+    """
+    told = [max((set(need) for need in layout.columns if present.issuperset(need)), key=len) for layout in fit]
+    return [layout for layout, mine in zip(fit, told, strict=True) if not any(mine < other for other in told)]
 
 
 def named(name: str, kind: str | None = None) -> Layout:
@@ -374,7 +276,7 @@ def detect(columns: Sequence[str], kind: str | None = None) -> Layout:
     """Return the one layout that fits the columns (and the kind), or raise BadInputError with the columns seen."""
     present = set(columns)
     fit = [layout for layout in LAYOUTS.values() if any(present.issuperset(need) for need in layout.columns)]
-    serving = [layout for layout in fit if kind is None or kind in layout.kinds]
+    serving = _closest([layout for layout in fit if kind is None or kind in layout.kinds], present)
     if "record_id" in present and len(serving) > 1:
         serving = [layout for layout in serving if layout.name in _CANONICAL] or serving
     if len(serving) == 1:

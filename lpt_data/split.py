@@ -29,7 +29,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from lpt_data.config import SplitConfig
+from lpt_data.config import PairsConfig, SplitConfig
 from lpt_data.dataset import Dataset
 from lpt_data.keys import KEY_VERSION, NORMALISERS, canonical_key, key_hash
 from lpt_data.layouts import countdown_problem
@@ -69,7 +69,7 @@ def split(
     extension = dataset.files[0].format
     outputs = tuple(folder / f"{name}.{extension}" for name in NAMES if name == "train" or getattr(config, name))
     names = tuple(path.stem for path in outputs)
-    _check_folder(folder, outputs)
+    check_folder(folder, outputs)
     work = Work(
         "split",
         dataset,
@@ -116,11 +116,11 @@ def _number(held_out: float, keys: int) -> int:
     return round(held_out * keys) if isinstance(held_out, float) else held_out
 
 
-def _check_folder(folder: Path, outputs: tuple[Path, ...]) -> None:
+def check_folder(folder: Path, outputs: tuple[Path, ...], names: tuple[str, ...] = NAMES) -> None:
     """Refuse a folder with a file of another split, which would be taken for part of this one."""
     written = {path.name for path in outputs}
     for path in sorted(folder.iterdir()):
-        if path.name.split(".")[0] in NAMES and path.suffix and path.name not in written:
+        if path.name.split(".")[0] in names and path.suffix and path.name not in written:
             raise BadInputError(
                 "the output folder holds a file of another split",
                 seen=str(path),
@@ -175,7 +175,7 @@ def _decide(dataset: Dataset, config: SplitConfig, names: tuple[str, ...], progr
     read = _read(dataset, config.key, progress)
     distinct, key_of_row = np.unique(read.keys.view("V32").ravel(), return_inverse=True)
     assigned = assign(distinct.view(np.uint8).reshape(-1, 32), config)
-    _check_sizes(assigned, config)
+    check_sizes(assigned, config)
     split_of_row = assigned[key_of_row]
     record_ids = np.zeros((dataset.rows_in, 32), np.uint8)
     record_ids[read.rows] = read.ids
@@ -184,7 +184,7 @@ def _decide(dataset: Dataset, config: SplitConfig, names: tuple[str, ...], progr
     gone = _other_orders(read, key_of_row, split_of_row) if config.key == "countdown" else []
     counts = np.bincount(assigned, minlength=3)
     extra = {"keys": {name: int(counts[NAMES.index(name)]) for name in names}}
-    every = decisions.concat([_removed(gone, record_ids), _without_key(read.keyless)])
+    every = decisions.concat([_removed(gone, record_ids), without_key(read.keyless)])
     return StageResult(every, record_ids, extra, part)
 
 
@@ -214,7 +214,8 @@ def _packed(hashes: list[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32)
 
 
-def _check_sizes(assigned: np.ndarray, config: SplitConfig) -> None:
+def check_sizes(assigned: np.ndarray, config: SplitConfig) -> None:
+    """Raise BadInputError when a split that was asked for has no key."""
     counts = np.bincount(assigned, minlength=3)
     if counts[_TRAIN] and counts[_TEST] >= (config.test > 0) and counts[_VALIDATION] >= (config.validation > 0):
         return
@@ -254,7 +255,8 @@ def _removed(gone: list[tuple[int, int]], record_ids: np.ndarray) -> pa.Table:
     )
 
 
-def _without_key(keyless: list[tuple[int, str, str]]) -> pa.Table:
+def without_key(keyless: list[tuple[int, str, str]]) -> pa.Table:
+    """Return the decisions on rows without a key: (row, reason, detail) each."""
     return decisions.table(
         {
             "row": pa.array([row for row, _, _ in keyless], pa.int64()),
@@ -276,7 +278,7 @@ def _finish(
     splits = {}
     for file in written:
         name = Path(file["path"]).stem
-        root = key_root(_distinct(again[name].keys))
+        root = key_root(distinct(again[name].keys))
         splits[name] = {
             "rows": len(again[name].rows),
             "keys": root.count,
@@ -297,6 +299,14 @@ def _finish(
         rows = write_jsonl(path, order_robustness(_problems(written, dataset), config))
         more = [file_entry(path, rows)]
         extra["order_robustness"] = {"file": path.name, "rows": rows, "sha256": more[0]["sha256"]}
+    write_record(folder, dataset, config, result, extra)
+    return {"outputs": [*more, file_entry(folder / "split.json", 0)], "extra": extra}
+
+
+def write_record(
+    folder: Path, dataset: Dataset, config: SplitConfig | PairsConfig, result: StageResult, extra: Mapping[str, Any]
+) -> None:
+    """Write split.json: how keys were assigned, what each split holds, and the proof that they share none."""
     body = {
         "type": "lpt.split/1",
         "key": {"normaliser": config.key, "version": KEY_VERSION},
@@ -308,7 +318,6 @@ def _finish(
     }
     data = orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
     write_atomic(folder / "split.json", data)
-    return {"outputs": [*more, file_entry(folder / "split.json", 0)], "extra": extra}
 
 
 def _reread(file: Mapping[str, Any], dataset: Dataset, key: str) -> _Rows:
@@ -321,18 +330,22 @@ def _reread(file: Mapping[str, Any], dataset: Dataset, key: str) -> _Rows:
     return _read(opened, key, silent)
 
 
-def _distinct(keys: np.ndarray) -> np.ndarray:
+def distinct(keys: np.ndarray) -> np.ndarray:
+    """Return the distinct rows of uint8 [n, 32], sorted."""
     return np.unique(keys.view("V32").ravel()).view(np.uint8).reshape(-1, 32)
 
 
 def _intersection(a: str, b: str, read: Mapping[str, _Rows]) -> dict[str, Any]:
-    left, right = (_distinct(read[name].keys).view("V32").ravel() for name in (a, b))
-    shared = int(np.intersect1d(left, right).size)
+    return disjoint(a, b, "key", read[a].keys, read[b].keys)
+
+
+def disjoint(a: str, b: str, by: str, left: np.ndarray, right: np.ndarray) -> dict[str, Any]:
+    """Return the proof that two splits share none of the hashes uint8 [n, 32]; LptError where they do."""
+    one, other = (distinct(hashes).view("V32").ravel() for hashes in (left, right))
+    shared = int(np.intersect1d(one, other).size)
     if shared:
-        raise LptError(
-            "two splits share canonical keys", seen=f"{a} and {b}: {shared}", next="this is a defect: report it"
-        )
-    return {"a": a, "b": b, "by": "key", "n_a": len(left), "n_b": len(right), "intersection": 0}
+        raise LptError(f"two splits share a {by}", seen=f"{a} and {b}: {shared}", next="this is a defect: report it")
+    return {"a": a, "b": b, "by": by, "n_a": len(one), "n_b": len(other), "intersection": 0}
 
 
 def _problems(written: list[dict[str, Any]], dataset: Dataset) -> list[tuple[list[int], int]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lpt_data.contracts import rlvr, sft, text
+from lpt_data.contracts import preference, rlvr, sft, text
 from lpt_data.contracts.survey import Contract
 
 CONTRACTS: Mapping[str, Contract] = {
     "text": text.CONTRACT,
     "sft": sft.CONTRACT,
+    "preference": preference.CONTRACT,
     "rlvr": rlvr.CONTRACT,
 }

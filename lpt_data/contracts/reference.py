@@ -14,6 +14,7 @@ from lpt_data.io import expand
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError
 
+STAGES = ("preference", "rlvr", "sft", "kto")  # kinds of record with a prompt, in the order in which they are tried
 # Where a benchmark that has none of the known layouts keeps its questions, first that is there.
 QUESTION_COLUMNS = ("question", "prompt", "problem", "instruction", "text")
 
@@ -24,17 +25,45 @@ def sources(dataset: Dataset) -> tuple[dict[str, Any], ...]:
 
 
 def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> Reference:
-    """Read reference rows of the same contract into maps from record id and canonical key to row."""
-    dataset = Dataset.open(paths, kind=contract.name)
+    """Read reference rows into maps from record id and canonical key to row, counted over all files in the order given.
+
+    Rows of another stage (pairs against SFT or RLVR data, say) are read as what they are and compared by their key.
+    """
     records: dict[bytes, int] = {}
     keys: dict[bytes, int] = {}
-    for row, record, extra, name in dataset.identified():
-        records.setdefault(name, row)
-        keys.setdefault(row_key(contract.name, normaliser, row, record, extra), row)
-    unread = len(dataset.quarantined())
-    items = dataset.rows_in - unread
+    datasets = open_any(paths, contract.name)
+    start = unread = 0
+    for dataset in datasets:
+        for row, record, extra, name in dataset.identified():
+            records.setdefault(name, start + row)
+            keys.setdefault(row_key(dataset.kind, normaliser, row, record, extra), start + row)
+        unread += len(dataset.quarantined())
+        start += dataset.rows_in
+    items = start - unread
     error = "" if items else f"no row of the reference could be read ({unread} quarantined)"
-    return Reference("the reference", items, unread, sources(dataset), records, keys, error=error)
+    files = tuple(file for dataset in datasets for file in sources(dataset))
+    return Reference("the reference", items, unread, files, records, keys, datasets=datasets, error=error)
+
+
+def open_any(paths: Sequence[str], kind: str) -> tuple[Dataset, ...]:
+    """Open files as `kind` where their columns fit it, else each as the first of STAGES that they do fit.
+
+    Plain text is compared with plain text alone: its key is the whole text, and no prompt would ever equal it.
+    """
+    kinds = (kind, *(other for other in STAGES if kind != "text" and other != kind))
+    found = [(path, next((k for k in kinds if _fits(path, k)), kind)) for path in paths]
+    if all(chosen == kind for _, chosen in found):
+        return (Dataset.open(paths, kind=kind),)
+    return tuple(Dataset.open([path], kind=chosen) for path, chosen in found)
+
+
+def _fits(path: str, kind: str) -> bool:
+    expand([path])  # a missing file is answered as a missing file
+    try:
+        Dataset.open([path], kind=kind)
+    except LptError:
+        return False
+    return True
 
 
 def read_benchmark(name: str, paths: Sequence[str], contracts: Sequence[Contract]) -> Reference:

@@ -24,7 +24,8 @@ def _bos(encode: Encoder) -> Any:
     return own if own is not ABSENT else getattr(getattr(encode, "tokenizer", None), "bos_token_id", ABSENT)
 
 
-def _double_bos(encode: Encoder, ids: list[int]) -> dict[str, str]:
+def double_bos_fault(encode: Encoder, ids: list[int]) -> dict[str, str]:
+    """Return {"bos": what is wrong} where the start token stands twice in a row, else {}."""
     bos = _bos(encode)
     if bos is None or bos is ABSENT or not any(a == b == bos for a, b in pairwise(ids)):
         return {}
@@ -36,7 +37,7 @@ def conversation(record: Record, encode: Encoder, max_length: int | None) -> Row
     messages = list(record["messages"])
     encoded = encode.encode(messages, record.get("tools"))
     ids, mask = list(encoded.ids), list(encoded.loss_mask)
-    faults = _double_bos(encode, ids)
+    faults = double_bos_fault(encode, ids)
     stops = getattr(encode, "stop_ids", None)
     if stops is not None:
         turns = sum(1 for m in messages if m.get("role") == "assistant")
@@ -51,10 +52,10 @@ def prompt(record: Record, encode: Encoder, max_length: int | None) -> RowTokens
     render: Callable[..., Any] | None = getattr(encode, "encode_prompt", None)
     messages = list(record["prompt"])
     ids = list(render(messages)) if render is not None else list(encode.encode(messages).ids)
-    return RowTokens(len(ids), 0, 0, _double_bos(encode, ids))
+    return RowTokens(len(ids), 0, 0, double_bos_fault(encode, ids))
 
 
-def _unready(survey: Survey, *, length: bool = False) -> Outcome | None:
+def unready(survey: Survey, *, length: bool = False) -> Outcome | None:
     """Return why token measures cannot run, None when they can."""
     if survey.lent.encode is None:
         return skipped(NO_TOKENIZER, survey.n)
@@ -82,31 +83,31 @@ def _where(
     )
 
 
-def _gate(gate: str) -> Measure:
-    """Return the share of rows that one gate of the renderer refuses."""
+def gate(name: str) -> Measure:
+    """Return the share of rows in which rendering found the fault of that name."""
 
     def measure(survey: Survey) -> Outcome:
-        if (unready := _unready(survey)) is not None:
-            return unready
-        if gate == "stop" and getattr(survey.lent.encode, "stop_ids", None) is None:
+        if (reason := unready(survey)) is not None:
+            return reason
+        if name == "stop" and getattr(survey.lent.encode, "stop_ids", None) is None:
             return skipped("the encoder does not name its stop tokens", survey.n)
-        if gate == "bos" and survey.lent.encode is not None and _bos(survey.lent.encode) is ABSENT:
+        if name == "bos" and survey.lent.encode is not None and _bos(survey.lent.encode) is ABSENT:
             return skipped("the encoder does not name its BOS token", survey.n)
-        findings = tuple(survey.faults(gate))
+        findings = tuple(survey.faults(name))
         return Outcome(share(len(findings), survey.n), survey.n, findings)
 
     return measure
 
 
-render_failures = _gate("render")
-unsupervised_stops = _gate("stop")
-double_bos = _gate("bos")
+render_failures = gate("render")
+unsupervised_stops = gate("stop")
+double_bos = gate("bos")
 
 
 def truncation_rate(survey: Survey) -> Outcome:
     """Share of rows longer than max_length tokens, with the rate at 1.5 and 2 times that length as the effect."""
-    if (unready := _unready(survey, length=True)) is not None:
-        return unready
+    if (reason := unready(survey, length=True)) is not None:
+        return reason
     tokens, limit = _tokens(survey), survey.lent.max_length or 0
     if (nothing := _nothing_rendered(tokens)) is not None:
         return nothing
@@ -121,8 +122,8 @@ def truncation_rate(survey: Survey) -> Outcome:
 
 def tokens_lost(survey: Survey) -> Outcome:
     """Share of all tokens that lie beyond max_length; n counts tokens."""
-    if (unready := _unready(survey, length=True)) is not None:
-        return unready
+    if (reason := unready(survey, length=True)) is not None:
+        return reason
     tokens, limit = _tokens(survey), survey.lent.max_length or 0
     if (nothing := _nothing_rendered(tokens)) is not None:
         return nothing
@@ -132,8 +133,8 @@ def tokens_lost(survey: Survey) -> Outcome:
 
 def supervised_share(survey: Survey) -> Outcome:
     """Share of the tokens left by truncation that count in the loss; n counts tokens."""
-    if (unready := _unready(survey)) is not None:
-        return unready
+    if (reason := unready(survey)) is not None:
+        return reason
     tokens, limit = _tokens(survey), survey.lent.max_length
     if (nothing := _nothing_rendered(tokens)) is not None:
         return nothing
@@ -143,8 +144,8 @@ def supervised_share(survey: Survey) -> Outcome:
 
 def zero_supervised(survey: Survey) -> Outcome:
     """Number of rows without one supervised token after truncation: their loss is 0 and looks healthy."""
-    if (unready := _unready(survey)) is not None:
-        return unready
+    if (reason := unready(survey)) is not None:
+        return reason
     tokens = _tokens(survey)
     if (nothing := _nothing_rendered(tokens)) is not None:
         return nothing

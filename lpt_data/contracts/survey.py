@@ -76,6 +76,7 @@ class Reference:
     records: Mapping[bytes, int] = field(default_factory=dict)  # record id -> row
     keys: Mapping[bytes, int] = field(default_factory=dict)  # canonical key hash -> row
     questions: Mapping[bytes, int] = field(default_factory=dict)  # normalised question hash -> row
+    datasets: tuple[Dataset, ...] = ()  # where its rows can be read again, for what needs their texts
     error: str = ""  # why it could not be read; its checks are then errors
 
     @property
@@ -112,6 +113,7 @@ class SplitSurvey:
     judged: Counter[str]  # check id -> rows the verifier was asked about
     missing: Counter[str]  # verifier name -> rows that name it
     hits: dict[str, list[tuple[int, int]]]  # benchmark -> (position, item)
+    facts: list[Any]  # what the contract's own `look` keeps of each row, [] without one
     quarantined: list[Quarantine]
     rows_in: int
     has_extra: bool  # whether any row has columns beside its record
@@ -164,6 +166,9 @@ class Contract:
     text_rules: Mapping[str, TextRule] = field(default_factory=lambda: CHARACTER_RULES)
     render: Callable[[Record, Encoder, int | None], RowTokens] | None = None
     judge: Callable[[Record, Mapping[str, Verifier]], Judgement] | None = None
+    # (record, other columns, normaliser, key hash) -> the facts of a row that measures of this contract alone need
+    look: Callable[[Record, Mapping[str, Any], str, bytes], Any] | None = None
+    sees: tuple[str, ...] = ()  # of `audit.UNSEEN`, what this contract does look for
 
 
 def short_hash(value: Any) -> bytes:
@@ -203,16 +208,20 @@ class _Collector:
         self.judged: Counter[str] = Counter()
         self.missing: Counter[str] = Counter()
         self.hits: dict[str, list[tuple[int, int]]] = {}
+        self.facts: list[Any] = []
 
     def add(self, row: int, record: Record, extra: Mapping[str, Any], name: bytes) -> None:
         position = len(self.rows)
         self.rows.append(row)
         self.ids += name
         self.has_extra = self.has_extra or bool(extra)
-        self.keys += row_key(self.contract.name, self.normaliser, row, record, extra)
+        key = row_key(self.contract.name, self.normaliser, row, record, extra)
+        self.keys += key
         parts = self.contract.parts(record)
         self.asked += short_hash(parts.asked)
         self.learned += short_hash(parts.learned)
+        if self.contract.look is not None:
+            self.facts.append(self.contract.look(record, extra, self.normaliser, key))
         self.apply_rules(position, record)
         self.look_up(position, parts.questions)
         if self.lent.encode is not None and self.contract.render is not None:
@@ -312,6 +321,7 @@ def survey_split(
         judged=seen.judged,
         missing=seen.missing,
         hits=seen.hits,
+        facts=seen.facts,
         quarantined=dataset.quarantined(),
         rows_in=dataset.rows_in,
         has_extra=seen.has_extra,

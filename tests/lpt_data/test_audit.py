@@ -134,7 +134,8 @@ def test_the_shipped_policy_judges_each_measurement_of_its_contract_and_no_other
 def test_every_red_line_of_a_shipped_policy_has_a_next_command(contract):
     for rule in load_policy(None, contract).rules:
         assert rule.tune or rule.reject
-        assert rule.next.startswith(("{audit}", "{longer}", "{unleak}", "lpt data dedup ", "lpt data split "))
+        commands = ("lpt data dedup ", "lpt data split ", "lpt data pairs ")
+        assert rule.next.startswith(("{audit}", "{longer}", "{unleak}", *commands))
 
 
 # -- reading

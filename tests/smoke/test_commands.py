@@ -50,6 +50,7 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
         "--out dropped.jsonl",
         DATA | {"rows_behind"},
     ),
+    "data pairs": ("prefs.jsonl --calibration 4 --hidden-test 4 --out pairs", DATA | {"splits", "disjoint"}),
     "admit": (
         "sums --contract rlvr --train splits/train.jsonl --test splits/test.jsonl --key countdown --out sums",
         ADMISSION,
@@ -94,10 +95,13 @@ def run(folder: Path, *arguments: str, timeout: float = 120) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One folder in which the commands follow each other; only one conversation of it is not made by them."""
+    """One folder in which the commands follow each other; one conversation of it is not made by them,
+    nor are the pairs."""
     folder = tmp_path_factory.mktemp("smoke")
     turns = [{"role": "user", "content": "say one"}, {"role": "assistant", "content": "one"}]
     (folder / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 2)
+    pairs = [{"prompt": f"say {n}", "chosen": str(n), "rejected": "no"} for n in range(20)]
+    (folder / "prefs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     return folder
 
 
