@@ -86,6 +86,9 @@ def dedup(
     json: Json = False,
 ) -> None:
     """Remove exact and near duplicates. Every removed row names a kept row and a verified score."""
+    from lpt_data.quick_start import leave_out_unused
+
+    leave_out_unused()
     from functools import partial
 
     from lpt_data.config import DedupConfig

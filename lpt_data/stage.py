@@ -30,7 +30,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lpt_data import pending
-from lpt_data.admitted_folder import environment
 from lpt_data.config import identity, settings
 from lpt_data.dataset import Dataset, Quarantine
 from lpt_data.io.sources import SourceFile
@@ -48,7 +47,8 @@ from lpt_data.places import (
     remove_leftovers,
 )
 from lpt_data.progress import Progress, silent
-from lpt_data.survivors import columns_needed, input_changed, write_quarantine, write_survivors
+from lpt_data.survivors import columns_needed, input_changed, types_matter, write_quarantine, write_survivors
+from lpt_data.versions import environment
 from manifests import decisions as decision_rows
 from manifests.digests import bytes_sha256, content_root
 from manifests.errors import LptError
@@ -183,6 +183,7 @@ class Work:
         return None
 
     def _decided(self, progress: Progress) -> tuple[StageResult, list[Quarantine]]:
+        self.dataset.watch_columns = types_matter(self.dataset, self.outputs[0])
         result = self.decide(self.dataset, self.config, progress)
         quarantined = self.dataset.quarantined()
         check_conservation(self.dataset.rows_in, result, quarantined, len(self.outputs))
