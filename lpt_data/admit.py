@@ -30,6 +30,7 @@ from lpt_data.contracts.reference import sources
 from lpt_data.dataset import Dataset
 from lpt_data.lineage import Origin, origin
 from lpt_data.progress import Progress
+from lpt_data.versions import environment
 from manifests.canon import CANON
 from manifests.catalog import Catalog, check_name
 from manifests.digests import bytes_sha256
@@ -207,7 +208,7 @@ def _evidence(
         "policy": {"name": report.policy.name, "digest": report.policy.digest, "text": report.policy.source},
         "verdict": report.verdict,
         "next": [c.next for c in failed if c.next],
-        "env": folder_.environment(),
+        "env": environment(),
     }
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,6 @@ FAILING_ROWS = pa.schema(
     ]
 )
 READ_BACK = 4096  # rows compared at a time
-PACKAGES = ("duckdb", "numpy", "orjson", "pyarrow")
 
 
 def digests(part: SplitSurvey, normaliser: str, max_length: int | None) -> dict[str, Any]:
@@ -184,20 +181,3 @@ def check_unchanged(read: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
                     seen=file["path"],
                     next="run the command again when nothing writes to it",
                 )
-
-
-def environment() -> dict[str, Any]:
-    """Return python, platform and the versions of the packages that decide what is read and written."""
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "lpt": _version("lpt"),
-        "packages": {name: _version(name) for name in PACKAGES},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

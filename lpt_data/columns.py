@@ -67,6 +67,45 @@ def find_columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
     return Columns(schema, tuple(name for name, kind in types.items() if kind is None))
 
 
+class Shape:
+    """The columns of rows while they go by, as long as all rows have the same names in the same order and one plain
+    type a column; `columns` is then what `find_columns` finds for any of these rows, without another look at them.
+    """
+
+    def __init__(self) -> None:
+        self._names: tuple[str, ...] | None = None
+        self._types: list[type] = []
+        self._same = True
+
+    def see(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Look at some rows."""
+        if not self._same or not rows:
+            return
+        if self._names is None:
+            self._names = tuple(rows[0])
+            self._types = [type(value) for value in rows[0].values()]
+        self._same = {*map(tuple, rows)} == {self._names} and all(
+            self._plain([row[name] for row in rows], kind) for name, kind in zip(self._names, self._types, strict=True)
+        )
+
+    def columns(self) -> Columns | None:
+        """Return the columns, or None where the rows were not all of one shape."""
+        if not self._same or self._names is None:
+            return None
+        types = zip(self._names, self._types, strict=True)
+        return Columns(pa.schema([pa.field(name, _SCALARS[kind]) for name, kind in types]))
+
+    @staticmethod
+    def _plain(values: list[Any], kind: type) -> bool:
+        if {*map(type, values)} != {kind}:
+            return False
+        if kind is int:
+            return min(values) >= -_INT64 and max(values) < _INT64
+        if kind is float:  # a larger one may be an integer that a JSON reader has rounded
+            return all(-_INT64 < value < _INT64 for value in values)
+        return kind in (str, bool)
+
+
 def dump(value: Any) -> bytes:
     """Return a value as JSON; integers of any size stay exact, decimals are text; BadInputError for what JSON
     cannot say.

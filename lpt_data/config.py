@@ -15,11 +15,16 @@ class DedupConfig:
 
     method: tuple[str, ...] = ("exact", "minhash")
     threshold: float = 0.8  # Jaccard similarity of shingle sets, 0..1
-    key: str = "text"  # text | prompt | response | row | a column
-    keep: str = "content"  # content | first | longest
+    key: str = "text"  # text | prompt | response | row | a column; after a "+", fields that must be equal as well
+    keep: str = "content"  # content | first | longest | quality:COLUMN
+    drop_all: bool = False  # the row that would have been kept goes too
     ngram: int = 5  # words (or characters, in unspaced scripts) in a shingle
     num_perm: int | None = None  # None: chosen for recall at the threshold
     seed: int = 0
+    # Shingles that more than this share of the distinct rows hold are left out of the sets; 0: none, None: 0.05 for
+    # conversations and other messages, none for plain text and columns.
+    template_df: float | None = None
+    alarm_share: float = 0.01  # of the rows of a file that one kept row may stand for before the report warns
     workers: int | None = field(default=None, metadata=NO_IDENTITY)
     memory: str | None = field(default=None, metadata=NO_IDENTITY)  # such as "4GB"
 

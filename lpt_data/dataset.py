@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lpt_data import arrow_json, layouts
+from lpt_data.columns import Columns, Shape
 from lpt_data.io.readers import Chunk, read
 from lpt_data.io.sources import SourceFile, expand
 from lpt_data.layouts import Layout
@@ -68,6 +69,8 @@ class Dataset:
         self.text_column = text_column
         self.columns: tuple[str, ...] = tuple(columns)  # as seen in the first rows
         self.first_rows: list[int] = []  # index of the first row of each file, known after a full pass
+        self.watch_columns = False  # whether the next full pass looks at the columns of JSON rows
+        self.uniform: Columns | None = None  # known after that pass, where all rows are of one plain shape
         self._layout = layout
         self._bad: dict[int, Quarantine] = {}
         self._rows: int | None = None
@@ -156,18 +159,23 @@ class Dataset:
         """Yield the chunks of every file, collecting what is bad and closing the books at the end."""
         start = 0
         first_rows = []
+        shape = Shape() if self.watch_columns and all(source.format == "jsonl" for source in self.files) else None
         for number, source in enumerate(self.files):
             first_rows.append(start)
             rows = 0
             for chunk in read(source, columns):
                 for bad in chunk.bad:
                     self._reject(start + bad.offset, source.path, bad.line, bad.reason, bad.detail)
+                if shape is not None and isinstance(chunk.records, list):
+                    shape.see(chunk.records)
                 yield _Part(self, start, number, chunk)
                 rows += chunk.rows
             self._close(source, start, rows)
             start += rows
         self._rows = start
         self.first_rows = first_rows
+        if shape is not None:
+            self.uniform = shape.columns()
 
     def _close(self, source: SourceFile, start: int, rows: int) -> None:
         """Refuse a file without a single row, and one in which not a single row could be used."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from lpt_data.dataset import Dataset
-from lpt_data.io.sources import format_of
+from lpt_data.io.sources import SourceFile, format_of
 from lpt_data.survivors import input_changed
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from manifests.catalog import Catalog
 
 
-def check_outputs(outputs: Sequence[Path], dataset: Dataset) -> None:
+def check_outputs(outputs: Sequence[Path], dataset: Dataset, references: Sequence[SourceFile] = ()) -> None:
     """Refuse, before any work, an output that is an input, a folder, of no known format or in no writable folder."""
-    inputs = {os.path.realpath(source.path): source.path for source in dataset.files}
+    inputs = {os.path.realpath(source.path): source.path for source in (*dataset.files, *references)}
     for path in outputs:
         format_of(path)
         if os.path.realpath(path) in inputs:

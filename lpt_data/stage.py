@@ -30,9 +30,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lpt_data import pending
-from lpt_data.admitted_folder import environment
 from lpt_data.config import identity, settings
 from lpt_data.dataset import Dataset, Quarantine
+from lpt_data.io.sources import SourceFile
 from lpt_data.lineage import origin
 from lpt_data.places import (
     check_outputs,
@@ -47,7 +47,8 @@ from lpt_data.places import (
     remove_leftovers,
 )
 from lpt_data.progress import Progress, silent
-from lpt_data.survivors import columns_needed, input_changed, write_quarantine, write_survivors
+from lpt_data.survivors import columns_needed, input_changed, types_matter, write_quarantine, write_survivors
+from lpt_data.versions import environment
 from manifests import decisions as decision_rows
 from manifests.digests import bytes_sha256, content_root
 from manifests.errors import LptError
@@ -106,13 +107,15 @@ def run_stage(
     progress: Progress | None = None,
     dry_run: bool = False,
     wait: float = 5.0,
+    references: Sequence[SourceFile] = (),
 ) -> StageReport:
     """Decide, write the survivors and the decisions, check that no row is lost, record.
 
+    `references` are files that `decide` reads besides the dataset: their bytes are part of the identity of the work.
     Raises BadInputError for an output that cannot be written or is an input, BusyError when another process writes it
     or holds the catalog longer than `wait` seconds.
     """
-    work = Work(name, dataset, config, decide, (Path(output),), output=str(output))
+    work = Work(name, dataset, config, decide, (Path(output),), output=str(output), references=tuple(references))
     return work.run(catalog, progress or silent, dry_run=dry_run, wait=wait)
 
 
@@ -129,33 +132,37 @@ class Work:
     # Called when the outputs are written: may check them, write more files and add to `extra`; returns {} or
     # {"outputs": [...], "extra": {...}}. Its files must not depend on anything but the result.
     finish: Finish | None = None
+    references: tuple[SourceFile, ...] = ()  # files read besides the dataset, none of whose rows is written
 
     def run(self, catalog: Catalog, progress: Progress, *, dry_run: bool, wait: float) -> StageReport:
         """Do the work under the lock of its output, or return the record of the same work done before."""
         started = time.perf_counter()
-        check_outputs(self.outputs, self.dataset)
+        check_outputs(self.outputs, self.dataset, self.references)
         if dry_run:
-            stage_id, inputs = self._identity(progress)
+            stage_id, inputs, _ = self._identity(progress)
             return self._report(self._dry_body(stage_id, inputs, progress, started), "", catalog, dry_run=True)
         lock = lock_path(catalog, self.outputs[0])
         with exclusive_lock(lock, wait=wait, what=f"the output {self.output}"):
             catalog.check_free(wait)
             remove_leftovers(lock)
-            marks = [mark(source.path) for source in self.dataset.files]
-            stage_id, inputs = self._identity(progress)
+            marks = [mark(source.path) for source in (*self.dataset.files, *self.references)]
+            stage_id, inputs, references = self._identity(progress)
             done = self._done(catalog, stage_id)
             if done is not None:
                 return self._report(done[1], done[0], catalog, reused=True)
             body = self._perform(stage_id, inputs, marks, catalog, lock, progress, started)
+            if references:
+                body["references"] = references
             return self._report(body, catalog.put(body), catalog)
 
-    def _identity(self, progress: Progress) -> tuple[str, list[dict[str, Any]]]:
-        """Return the stage id and the inputs with their digests; file names and times are no part of the id."""
-        inputs = []
-        for number, source in enumerate(self.dataset.files):
-            progress(number, len(self.dataset.files), "hashing the input")
+    def _identity(self, progress: Progress) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the stage id, and inputs and references with digests; file names and times are no part of the id."""
+        every = []
+        for number, source in enumerate((*self.dataset.files, *self.references)):
+            progress(number, len(self.dataset.files) + len(self.references), "hashing the input")
             digest = bytes_sha256(source.path)
-            inputs.append({"path": source.path, "bytes": source.bytes, "sha256": digest, "format": source.format})
+            every.append({"path": source.path, "bytes": source.bytes, "sha256": digest, "format": source.format})
+        inputs, references = every[: len(self.dataset.files)], every[len(self.dataset.files) :]
         told = {
             "name": self.name,
             "code": code_digest(),
@@ -163,8 +170,10 @@ class Work:
             "dataset": [self.dataset.kind, self.dataset.layout, self.dataset.text_column],
             "inputs": [[entry["sha256"], entry["format"]] for entry in inputs],
         }
+        if references:
+            told["references"] = sorted([entry["sha256"], entry["format"]] for entry in references)
         told_bytes = orjson.dumps(told, option=orjson.OPT_SORT_KEYS)
-        return hashlib.sha256(b"lpt-stage/1\0" + told_bytes).hexdigest()[:16], inputs
+        return hashlib.sha256(b"lpt-stage/1\0" + told_bytes).hexdigest()[:16], inputs, references
 
     def _done(self, catalog: Catalog, stage_id: str) -> tuple[str, dict[str, Any]] | None:
         for object_id, body in catalog.find("lpt.stage/1", strict=False, stage_id=stage_id):
@@ -174,6 +183,7 @@ class Work:
         return None
 
     def _decided(self, progress: Progress) -> tuple[StageResult, list[Quarantine]]:
+        self.dataset.watch_columns = types_matter(self.dataset, self.outputs[0])
         result = self.decide(self.dataset, self.config, progress)
         quarantined = self.dataset.quarantined()
         check_conservation(self.dataset.rows_in, result, quarantined, len(self.outputs))
@@ -240,9 +250,9 @@ class Work:
                 if written != int(mine.sum()):
                     raise input_changed(", ".join(entry["path"] for entry in inputs))
                 counts.append(written)
-            for entry, before in zip(inputs, marks, strict=True):
-                if mark(entry["path"]) != before:
-                    raise input_changed(entry["path"])
+            for source, before in zip((*self.dataset.files, *self.references), marks, strict=True):
+                if mark(source.path) != before:
+                    raise input_changed(source.path)
         if columns is not None and columns.as_json:
             result.extra["columns_as_json_text"] = list(columns.as_json)
         return [file_entry(path, rows) for path, rows in zip(self.outputs, counts, strict=True)]
@@ -323,9 +333,11 @@ def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[
     else:
         kept = np.ones(rows_in, bool)
         kept[gone] = False
+        may_witness = kept.copy()  # where no copy is to stay, the one that would have stayed goes by its own reason
+        may_witness[removed[pc.equal(result.decisions["reason"], decision_rows.DUPLICATED).to_numpy()]] = True
         witnesses = result.decisions["witness_row"].drop_null().to_numpy()
-        if len(witnesses) and not kept[witnesses].all():
-            broken = f"row {witnesses[~kept[witnesses]][0]} is a witness and was not kept"
+        if len(witnesses) and not may_witness[witnesses].all():
+            broken = f"row {witnesses[~may_witness[witnesses]][0]} is a witness and was not kept"
         elif not result.record_ids[kept].any(axis=1).all():
             broken = "a kept row has no record id"
         elif result.part is not None and (len(result.part) != rows_in or (result.part[kept] >= outputs).any()):

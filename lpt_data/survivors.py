@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,17 @@ def write_survivors(
 
 def columns_needed(dataset: Dataset, keep: np.ndarray, named: Path, progress: Progress) -> Columns | None:
     """Return the columns of the kept rows where the output format must know them beforehand, else None."""
-    file_format = format_of(named)[0]
-    if file_format in ("jsonl", "json") or (file_format == "parquet" and _shared_schema(dataset) is not None):
+    if not types_matter(dataset, named):
         return None
+    if dataset.uniform is not None and keep.any():
+        return dataset.uniform
     return find_columns(kept_rows(dataset, keep, progress, "looking at columns"))
+
+
+def types_matter(dataset: Dataset, named: Path) -> bool:
+    """Tell whether the types of all kept values must be known before the first of them is written."""
+    file_format = format_of(named)[0]
+    return file_format not in ("jsonl", "json") and (file_format != "parquet" or _shared_schema(dataset) is None)
 
 
 def write_quarantine(dataset: Dataset, rows: Sequence[Quarantine], path: Path) -> int:
@@ -64,6 +72,10 @@ def kept_rows(
     dataset: Dataset, keep: np.ndarray, progress: Progress, label: str = "writing"
 ) -> Iterator[dict[str, Any]]:
     """Yield kept rows as dicts with their values as written."""
+    if dataset.uniform is not None:  # checked in the first pass, with no value that a second reader could lose
+        for lines in _kept_lines(dataset, keep, progress, label):
+            yield from map(orjson.loads, lines)
+        return
     for batch in dataset.batches():
         places = np.flatnonzero(keep[batch.rows])
         if isinstance(batch.records, pa.Table):
@@ -97,7 +109,9 @@ def _shared_schema(dataset: Dataset) -> pa.Schema | None:
     return schemas[0] if all(schema.equals(schemas[0]) for schema in schemas) else None
 
 
-def _kept_lines(dataset: Dataset, keep: np.ndarray, progress: Progress) -> Iterator[list[bytes]]:
+def _kept_lines(
+    dataset: Dataset, keep: np.ndarray, progress: Progress, label: str = "writing"
+) -> Iterator[list[bytes]]:
     at = 0
     for source in dataset.files:
         for _, lines in raw_lines(source):
@@ -105,12 +119,12 @@ def _kept_lines(dataset: Dataset, keep: np.ndarray, progress: Progress) -> Itera
             wanted = keep[at:end]
             if len(wanted) != len(lines):
                 raise input_changed(source.path)
-            kept = [line for line, keep_it in zip(lines, wanted.tolist(), strict=True) if keep_it]
+            kept = list(compress(lines, wanted.tolist()))
             if None in kept:
                 raise input_changed(source.path)
             yield kept  # type: ignore[misc]
             at = end
-            progress(at, len(keep), "writing")
+            progress(at, len(keep), label)
 
 
 def _kept_tables(dataset: Dataset, keep: np.ndarray, progress: Progress) -> Iterator[pa.Table]:

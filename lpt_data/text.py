@@ -283,11 +283,8 @@ def _alone_ranges() -> list[tuple[int, int]]:
     """Runs of the letters, marks and digits inside UNSPACED; marks too, for a Thai or Khmer vowel may be one."""
     found: list[tuple[int, int]] = []
     for first, last in UNSPACED:
-        for code in range(first, last + 1):
-            if unicodedata.category(chr(code))[0] not in "LMN":
-                continue
-            if found and found[-1][1] == code - 1:
-                found[-1] = (found[-1][0], code)
-            else:
-                found.append((code, code))
+        categories = "".join(map(unicodedata.category, map(chr, range(first, last + 1))))
+        alone = np.isin(np.frombuffer(categories[::2].encode(), np.uint8), np.frombuffer(b"LMN", np.uint8))
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], alone, [False]]).astype(np.int8))) + first
+        found += zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True)
     return found

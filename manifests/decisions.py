@@ -21,6 +21,7 @@ from manifests.errors import BadInputError
 from manifests.files import atomic_path
 
 ACTIONS = ("remove", "rewrite", "quarantine")
+DUPLICATED = "duplicated_row"  # reason of a row that would have been kept, where no copy was to stay
 SCHEMA = pa.schema(
     [
         pa.field(
@@ -29,7 +30,8 @@ SCHEMA = pa.schema(
         pa.field("record_id", pa.string()),  # null where the row could not be read, so has no record
         pa.field("action", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
-        pa.field("witness_row", pa.int64()),  # the kept row that this one repeats; in the same input
+        # The kept row that this one repeats, in the same input; null where its witness is not in there.
+        pa.field("witness_row", pa.int64()),
         pa.field("witness_id", pa.string()),
         pa.field("score", pa.float64()),
         pa.field("detail", pa.string()),

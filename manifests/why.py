@@ -235,6 +235,8 @@ class _Trail:
                 self._ids.setdefault(given["record_id"])
             if given["witness_id"]:
                 self.answer.survivor = given["witness_id"]
+            elif given["reason"] == decisions.DUPLICATED:
+                self.answer.survivor = ""  # no copy was to stay
         stage, stage_id = str(body.get("stage")), str(body.get("stage_id"))
         self.answer.steps.append(Step(stage, stage_id, row, file=place[0], file_row=place[1], witness=witness, **given))
 

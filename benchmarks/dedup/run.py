@@ -15,11 +15,15 @@ Predicted before measuring, for a document of 1,790 bytes and 285 words on a cor
   start         interpreter, pyarrow, numba, cached kernels: 1.5 s a run
 which is 26 us a document, so 4.1 s for 100,000: 24,000 documents a second. The loop updates 280 shingles at about 8 us.
 
-Measured: 71 us of processor time a document, start included, on a machine whose two cores were busy. Where the
+Measured first: 71 us of processor time a document, start included, on a machine whose two cores were busy. Where the
 prediction missed: the kernels ran at half speed next to other work (13.8 us for tokens and signature; 7 us alone, as
-predicted); rows from JSON to Parquet are decoded three times, not two, to know the columns before writing (8 us);
-reading took 12 us and writing 18; rows of one record id cost a pass over the lines (2 us). Keeping small arrays of text
-cost 6 us in fresh pages until they were copied into large blocks. Deduplication itself is a third of the time.
+predicted); rows from JSON to Parquet were decoded three times, not two, to know the columns before writing; reading
+took 12 us and writing 18; rows of one record id cost a pass over the lines (2 us). Keeping small arrays of text cost
+6 us in fresh pages until they were copied into large blocks. Deduplication itself was a third of the time.
+
+Since then the columns of rows of one plain shape are known after the first pass, so that the second one decodes kept
+lines alone and checks them no more, and the command starts without pandas and scipy. Compare the seconds of processor
+time, not those by the wall, where `load_before` says that others were at work.
 """
 
 from __future__ import annotations

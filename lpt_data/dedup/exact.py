@@ -29,8 +29,11 @@ def classes(
     tokens: np.ndarray,
     rank: Callable[[np.ndarray], np.ndarray],
     text: Callable[[int], bytes],
+    group: np.ndarray | None = None,
 ) -> Classes:
     """Group rows by equality; ``rank(rows)`` gives each its place in the declared order, ``text(row)`` its UTF-8 bytes.
+
+    Rows of different ``group`` (int64 [n]) are never equal; ``sequence`` must tell them apart already.
 
     Only rows that share a token sequence are read back, so a corpus without repeats costs a sort of n hashes.
     """
@@ -42,22 +45,28 @@ def classes(
     alike = shared(sequence, np.flatnonzero(~empty))
     alike = alike[np.lexsort((rank(alike), sequence[alike]))]
     cuts = np.flatnonzero(np.diff(sequence[alike])) + 1
-    for group in np.split(alike, cuts) if len(alike) else ():
-        _lead(group.tolist(), tokens, text, leader, same_bytes)
+    apart = np.zeros(len(sequence), np.int64) if group is None else group
+    for alike_rows in np.split(alike, cuts) if len(alike) else ():
+        _lead(alike_rows.tolist(), tokens, text, apart, leader, same_bytes)
     return Classes(leader, same_bytes, empty)
 
 
 def _lead(
-    group: list[int], tokens: np.ndarray, text: Callable[[int], bytes], leader: np.ndarray, same_bytes: np.ndarray
+    alike: list[int],
+    tokens: np.ndarray,
+    text: Callable[[int], bytes],
+    group: np.ndarray,
+    leader: np.ndarray,
+    same_bytes: np.ndarray,
 ) -> None:
-    by_bytes: dict[bytes, list[int]] = {}  # a dict compares the keys that its hashes bring together
-    for row in group:
-        by_bytes.setdefault(text(row), []).append(row)
-    by_form: dict[str, int] = {}
-    for content, rows in by_bytes.items():
+    by_bytes: dict[tuple[int, bytes], list[int]] = {}  # a dict compares the keys that its hashes bring together
+    for row in alike:
+        by_bytes.setdefault((int(group[row]), text(row)), []).append(row)
+    by_form: dict[tuple[int, str], int] = {}
+    for (part, content), rows in by_bytes.items():
         first = rows[0]
         if len(by_bytes) > 1 and tokens[first]:
-            first = by_form.setdefault(normal_form(content.decode("utf-8", "replace")), first)
+            first = by_form.setdefault((part, normal_form(content.decode("utf-8", "replace"))), first)
         leader[rows] = first
         same_bytes[rows] = first == rows[0]
 

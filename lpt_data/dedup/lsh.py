@@ -15,7 +15,7 @@ import pyarrow as pa
 from numba import njit
 
 from lpt_data.dedup.minhash import Scheme, mix, sign
-from lpt_data.dedup.shingles import combine, multipliers
+from lpt_data.dedup.shingles import NOTHING, combine, leave_out, multipliers
 from lpt_data.text import NEEDS_LOWER, buffers, fmix64, fold, tables, tokens_of
 from manifests.errors import UsageError
 
@@ -84,23 +84,30 @@ class Sketch:
 
     sequence: np.ndarray  # uint64 [n], a hash of the whole token sequence
     tokens: np.ndarray  # int32 [n]
-    shingles: np.ndarray  # int32 [n], repeats included; 0 for a row too short to have one
+    shingles: np.ndarray  # int32 [n], repeats included, template ones not; 0 for a row too short to have one
     chars: np.ndarray  # int32 [n], code points of the text
     keys: np.ndarray  # uint64 [n, bands]; without meaning where there are no shingles
 
 
-def sketch(offsets: np.ndarray, data: np.ndarray, scheme: Scheme, bands: Bands | None) -> Sketch:
-    """Tokenise, shingle and sign a batch of texts (Arrow buffers) in one pass; ``bands=None`` skips the signing."""
+def sketch(
+    offsets: np.ndarray, data: np.ndarray, scheme: Scheme, bands: Bands | None, left_out: np.ndarray = NOTHING
+) -> Sketch:
+    """Tokenise, shingle and sign a batch of texts (Arrow buffers) in one pass; ``bands=None`` skips the signing.
+
+    The shingles in the table ``left_out`` count for nothing.
+    """
     table = tables()
     a, b = scheme.permutations() if bands else (np.zeros(0, np.uint64),) * 2
     cut = (bands.bands, bands.rows) if bands else (0, 0)
     sequence, tokens, shingles, chars, keys = _sketch(
-        offsets, data, multipliers(scheme.ngram), a, b, cut[0], cut[1], table.ascii, table.unicode
+        offsets, data, multipliers(scheme.ngram), a, b, cut[0], cut[1], table.ascii, table.unicode, left_out
     )
     again = np.flatnonzero(tokens == NEEDS_LOWER)
     if len(again):  # a capital sigma: Python lower-cases these rows
         texts = [data[offsets[i] : offsets[i + 1]].tobytes().decode("utf-8", "replace") for i in again]
-        lowered = sketch(*buffers(pa.array([text.lower() for text in texts], pa.large_string())), scheme, bands)
+        lowered = sketch(
+            *buffers(pa.array([text.lower() for text in texts], pa.large_string())), scheme, bands, left_out
+        )
         sequence[again], tokens[again] = lowered.sequence, lowered.tokens
         shingles[again], keys[again] = lowered.shingles, lowered.keys
         chars[again] = list(map(len, texts))
@@ -138,6 +145,7 @@ def _sketch(
     width: int,
     small: np.ndarray,
     table: np.ndarray,
+    left_out: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     rows = len(offsets) - 1
     longest = 0
@@ -160,6 +168,8 @@ def _sketch(
             whole = fold(whole, tokens[i])
         sequence[row] = fmix64(whole)
         total = combine(tokens, count, weights, hashes) if count > 0 else 0
+        if len(left_out) and total > 0:
+            total = leave_out(hashes, total, left_out)
         shingles[row] = total
         if bands == 0 or total == 0:
             continue

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -21,7 +21,7 @@ import pyarrow as pa
 from lpt_data.dataset import TextBatch
 from lpt_data.dedup.lsh import Bands, Sketch, sketch
 from lpt_data.dedup.minhash import Scheme
-from lpt_data.dedup.shingles import ShingleSets, fill
+from lpt_data.dedup.shingles import NOTHING, ShingleSets, fill
 from lpt_data.text import buffers
 from manifests.errors import BadInputError
 
@@ -33,13 +33,17 @@ BESIDE_TEXT = 68  # bytes a row beside its text and its band keys: offset, recor
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows that could be read, at positions 0..n-1 in input order."""
+    """All rows that could be read, at positions 0..n-1 in input order, those of a reference first."""
 
     texts: list[Texts]  # one for each batch
     firsts: list[int]  # [batches + 1]: the first position of each batch
-    rows: np.ndarray  # int64 [n]: row in the input
+    rows: np.ndarray  # int64 [n]: row in the input, or in the reference
     ids: np.ndarray  # uint8 [n, 32]
     sketch: Sketch
+    references: int = 0  # rows of the reference
+    group: np.ndarray | None = None  # int64 [n]: rows of different groups are no duplicates; None: all in one
+    quality: np.ndarray | None = None  # float64 [n]: the highest is kept, NaN last
+    left_out: np.ndarray = field(default_factory=lambda: NOTHING)  # table of the shingles that count for nothing
 
     def check_room(self, more: int, memory: int | None) -> None:
         """Raise BadInputError when the rows and ``more`` bytes do not fit in ``memory`` bytes."""
@@ -64,7 +68,11 @@ class Rows:
             here = slice(cuts[batch], cuts[batch + 1])
             first = room[here.start]
             found = fill(
-                *self.texts[batch], positions[here] - self.firsts[batch], ngram, values[first : room[here.stop]]
+                *self.texts[batch],
+                positions[here] - self.firsts[batch],
+                ngram,
+                values[first : room[here.stop]],
+                self.left_out,
             )
             starts[here], ends[here] = found[0] + first, found[1] + first
 
@@ -128,9 +136,24 @@ def read(
     for part in run(sketched, map(keep, batches)):
         sketches.append(part)
         progress(done)
-    columns = {name: np.concatenate([getattr(part, name) for part in sketches]) for name in Sketch.__dataclass_fields__}
     firsts = np.cumsum([0, *(len(offsets) - 1 for offsets, _ in texts)]).tolist()
-    return Rows(texts, firsts, np.concatenate(rows), np.concatenate(ids), Sketch(**columns))
+    return Rows(texts, firsts, np.concatenate(rows), np.concatenate(ids), _joined(sketches))
+
+
+def sketched_again(rows: Rows, left_out: np.ndarray, scheme: Scheme, bands: Bands, run: Run) -> Rows:
+    """The rows with sketches that leave some shingles out, made of the texts that are held."""
+
+    def sketched(kept: Texts) -> Sketch:
+        return sketch(*kept, scheme, bands, left_out)
+
+    made = list(run(sketched, rows.texts))
+    made.append(sketch(np.zeros(1, np.int64), np.zeros(0, np.uint8), scheme, bands))
+    return replace(rows, sketch=_joined(made), left_out=left_out)
+
+
+def _joined(sketches: list[Sketch]) -> Sketch:
+    names = Sketch.__dataclass_fields__
+    return Sketch(**{name: np.concatenate([getattr(part, name) for part in sketches]) for name in names})
 
 
 def held(texts: Texts, bands: int) -> int:

@@ -20,6 +20,7 @@ from lpt_data.text import NEEDS_LOWER, WEIGHT, buffers, fmix64, tables, tokens_o
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _SMALL = 24  # elements of a bucket that insertion sort handles best
+NOTHING = np.zeros(0, np.uint64)  # no shingle is left out
 
 
 @dataclass(frozen=True)
@@ -39,22 +40,73 @@ def shingle_sets(texts: pa.Array, ngram: int) -> ShingleSets:
 
 
 def fill(
-    offsets: np.ndarray, data: np.ndarray, rows: np.ndarray, ngram: int, values: np.ndarray
+    offsets: np.ndarray,
+    data: np.ndarray,
+    rows: np.ndarray,
+    ngram: int,
+    values: np.ndarray,
+    left_out: np.ndarray = NOTHING,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Write the sets of ``rows`` of a batch into ``values``, which has room for all their shingles, repeats included.
 
+    The shingles of ``left_out`` (see `hash_table`) are not part of the sets and need no room.
     Returns where each set starts and ends, int64 [n]; 8 bytes for each distinct shingle.
     """
     table, weights = tables(), multipliers(ngram)
-    starts, ends, lower, used = _sets(offsets, data, rows, weights, table.ascii, table.unicode, values)
+    starts, ends, lower, used = _sets(offsets, data, rows, weights, table.ascii, table.unicode, values, left_out)
     for i in np.flatnonzero(lower):  # a capital sigma: Python lower-cases those rows
         raw = data[offsets[rows[i]] : offsets[rows[i] + 1]].tobytes()
         again, text = buffers(pa.array([raw.decode("utf-8", "replace").lower()], pa.large_string()))
         one = np.zeros(1, np.int64)
-        _, end, _, more = _sets(again, text, one, weights, table.ascii, table.unicode, values[used:])
+        _, end, _, more = _sets(again, text, one, weights, table.ascii, table.unicode, values[used:], left_out)
         starts[i], ends[i] = used, used + end[0]
         used += more
     return starts, ends
+
+
+def hash_table(hashes: np.ndarray) -> np.ndarray:
+    """A table of these hashes for `slot_of`: uint64 [a power of two, at least twice as many], 0 in free slots."""
+    table = np.zeros(1 << max(int(2 * len(hashes)).bit_length(), 4), np.uint64)
+    mask, shift = len(table) - 1, 65 - len(table).bit_length()
+    for value in hashes.tolist():
+        slot = value >> shift
+        while table[slot]:
+            slot = (slot + 1) & mask
+        table[slot] = value
+    return table
+
+
+@njit(nogil=True, cache=True)
+def slot_of(table: np.ndarray, shift: np.uint64, value: np.uint64) -> int:
+    """The slot of a hash in a table, -1 where it is not in there; ``shift`` is 64 less the bits of a slot."""
+    slot = np.int64(value >> shift)
+    while table[slot]:
+        if table[slot] == value:
+            return int(slot)
+        slot = (slot + 1) & (len(table) - 1)
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def shift_of(table: np.ndarray) -> np.uint64:
+    """The shift that makes a slot of this table out of a hash."""
+    bits = 0
+    while (1 << bits) < len(table):
+        bits += 1
+    return np.uint64(64 - bits)
+
+
+@njit(nogil=True, cache=True)
+def leave_out(values: np.ndarray, count: int, table: np.ndarray) -> int:
+    """Drop from ``values[:count]`` what is in the table, keeping the order; return how many are left."""
+    shift = shift_of(table)
+    kept = 0
+    for i in range(count):
+        value = values[i]
+        if slot_of(table, shift, value) < 0:
+            values[kept] = value
+            kept += 1
+    return kept
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:
@@ -184,6 +236,7 @@ def _sets(
     small: np.ndarray,
     table: np.ndarray,
     values: np.ndarray,
+    left_out: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     longest = 0
     for row in rows:
@@ -201,7 +254,11 @@ def _sets(
         count, _ = tokens_of(data, offsets[row], offsets[row + 1], small, table, tokens)
         lower[i] = count == NEEDS_LOWER
         if count > 0:
-            total = combine(tokens, count, weights, values[used:])
+            if len(left_out):
+                total = leave_out(spare, combine(tokens, count, weights, spare), left_out)
+                values[used : used + total] = spare[:total]
+            else:
+                total = combine(tokens, count, weights, values[used:])
             used += sort_unique(values[used : used + total], spare[:total], counts)
         ends[i] = used
     return starts, ends, lower, used

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ import xxhash
 
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
-from lpt_data.dedup import exact, lsh, witness
+from lpt_data.dedup import exact, fields, lsh, report, templates, witness
 from lpt_data.dedup.lsh import Bands
 from lpt_data.dedup.minhash import Scheme
-from lpt_data.dedup.rows import BESIDE_TEXT, Rows, Run, read, threads
+from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
+from lpt_data.dedup.rows import BESIDE_TEXT, Rows, Run, read, sketched_again, threads
 from lpt_data.io.readers import raw_lines
 from lpt_data.progress import Progress
 from lpt_data.stage import StageResult
@@ -25,48 +27,95 @@ from manifests import decisions
 from manifests.errors import UsageError
 
 METHODS = ("exact", "minhash")
-WEAKEST = 5  # removals shown with their texts
-EXCERPT = 160  # characters of a text shown
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-@dataclass(frozen=True)
-class Removals:
-    """What happens to each row, by position."""
-
-    reason: np.ndarray  # int8 [n], an index into REASONS
-    witness: np.ndarray  # int64 [n], the position of the kept row, -1 where there is none
-    score: np.ndarray  # float64 [n]
-
-
-REASONS = ("", "exact_duplicate", "normalized_duplicate", "near_duplicate", "empty_text")
-_EXACT, _NORMALIZED, _NEAR, _EMPTY = range(1, 5)
-
-
-def decide(dataset: Dataset, config: DedupConfig, progress: Progress) -> StageResult:
+def decide(
+    dataset: Dataset, config: DedupConfig, progress: Progress, *, reference: Dataset | None = None
+) -> StageResult:
     """Find the duplicates of a dataset: `lpt_data.stage.run_stage` writes what stays.
+
+    Rows that repeat one of `reference` go on its account; its own rows are compared with nothing and never go.
 
     Raises UsageError for a method, policy, threshold or size that makes no sense, BadInputError when the rows do not
     fit in the memory given.
     """
     bands = _check(config)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
+    key, equal = fields.parts(config.key, dataset)
+    share = templates.share_for(config.template_df, dataset.kind, key) if bands else 0.0
     run, close = threads(config.workers)
     try:
-        rows = read(
-            dataset.texts(config.key),
-            scheme,
-            bands,
-            run,
-            memory=parse_bytes(config.memory),
-            progress=lambda done: progress(done, None, "rows read"),
-        )
+        rows = _read(dataset, reference, key, equal, config, scheme, None if share else bands, run, progress)
+        more: dict[str, Any] = {}
+        if bands and share:
+            frame = templates.find(rows, share, scheme, run)
+            short = np.count_nonzero(rows.sketch.shingles == 0)
+            rows = sketched_again(rows, frame.table, scheme, bands, run)
+            emptied = np.count_nonzero(rows.sketch.shingles == 0) - short
+            more["templates"] = {
+                "share": share,
+                "least_rows": frame.least,
+                "distinct_rows": frame.rows,
+                "shingles_left_out": frame.shingles,
+                "rows_of_nothing_else": int(emptied),
+            }
+        if rows.group is not None:
+            other = fields.same_text_other_fields(rows.sketch.sequence, rows.group, rows.references)
+            more["same_key_other_fields"] = {"key": key, "fields": list(equal), "rows": other}
+            rows = replace(rows, sketch=fields.told_apart(rows.sketch, rows.group))
         found, counts = find(rows, config, bands, run, _twins(dataset, rows) if config.keep != "first" else None)
     finally:
         close()
+    if reference is not None:
+        more["reference"] = {
+            "files": [source.path for source in reference.files],
+            "rows": reference.rows_in,
+            "quarantined": len(reference.quarantined()),
+        }
     record_ids = np.zeros((dataset.rows_in, 32), np.uint8)
-    record_ids[rows.rows] = rows.ids
-    return StageResult(_decisions(rows, found), record_ids, _extra(rows, found, config, bands, scheme, counts))
+    record_ids[rows.rows[rows.references :]] = rows.ids[rows.references :]
+    extra = _extra(rows, found, config, bands, scheme, counts, dataset)
+    return StageResult(_decisions(rows, found, config, reference), record_ids, {**extra, **more})
+
+
+def _read(
+    dataset: Dataset,
+    reference: Dataset | None,
+    key: str,
+    equal: tuple[str, ...],
+    config: DedupConfig,
+    scheme: Scheme,
+    bands: Bands | None,
+    run: Run,
+    progress: Progress,
+) -> Rows:
+    """Read the rows of the reference, then those of the input, with their groups and qualities."""
+    both = [one for one in (reference, dataset) if one is not None]
+    groups = fields.Groups(equal)
+    group = [groups.of(one) for one in both] if equal else []
+    passes = [one.texts(key) for one in both]
+    if equal:
+        passes = [fields.with_group(batches, of) for batches, of in zip(passes, group, strict=True)]
+    rows = read(
+        chain.from_iterable(passes),
+        scheme,
+        bands,
+        run,
+        memory=parse_bytes(config.memory),
+        progress=lambda done: progress(done, None, "rows read"),
+    )
+    references = reference.rows_in - len(reference.quarantined()) if reference is not None else 0
+    of_row = quality = None
+    if equal:
+        cuts = (slice(0, references), slice(references, None))[-len(both) :]
+        of_row = np.concatenate([of[rows.rows[cut]] for of, cut in zip(group, cuts, strict=True)])
+    if config.keep.startswith(witness.QUALITY):
+        quality = np.full(len(rows.rows), np.nan)
+        quality[references:] = fields.quality(dataset, config.keep.removeprefix(witness.QUALITY))[
+            rows.rows[references:]
+        ]
+    return replace(rows, references=references, group=of_row, quality=quality)
 
 
 def _twins(dataset: Dataset, rows: Rows) -> np.ndarray | None:
@@ -74,14 +123,15 @@ def _twins(dataset: Dataset, rows: Rows) -> np.ndarray | None:
 
     Their other columns may differ, and which of them stays must not depend on the order of the files either.
     """
-    twins = exact.shared(rows.ids.view("<u8")[:, 0], np.arange(len(rows.rows)))
+    twins = exact.shared(rows.ids.view("<u8")[:, 0], np.arange(rows.references, len(rows.rows)))
     if not len(twins):
         return None
     tie = np.zeros(len(rows.rows), np.uint64)
     wanted = np.zeros(dataset.rows_in, bool)
     wanted[rows.rows[twins]] = True
     for places, lines in _as_written(dataset, wanted):
-        tie[np.searchsorted(rows.rows, places)] = [xxhash.xxh3_64_intdigest(line) for line in lines]
+        at = rows.references + np.searchsorted(rows.rows[rows.references :], places)
+        tie[at] = [xxhash.xxh3_64_intdigest(line) for line in lines]
     return tie
 
 
@@ -115,20 +165,30 @@ def find(
             rows.ids[positions],
             sketch.sequence[positions] if tie is None else tie[positions],
             rows.rows[positions],
+            positions < rows.references,
+            None if rows.quality is None else rows.quality[positions],
         )
         ranks = np.empty(len(positions), np.int64)
         ranks[order] = np.arange(len(positions))
         return ranks
 
-    same = exact.classes(sketch.sequence, sketch.tokens, rank, rows.text)
+    same = exact.classes(sketch.sequence, sketch.tokens, rank, rows.text, rows.group)
     total = len(rows.rows)
-    leader_witness = np.full(total, -1, np.int64)
-    leader_score = np.zeros(total)
+    near = Near(np.full(total, -1, np.int64), np.zeros(total), np.zeros(total, bool))
     counts: dict[str, Any] = {}
     if bands:
         leads = (same.leader == np.arange(total)) & (sketch.shingles > 0)
-        counts = _cover(rows, np.flatnonzero(leads), rank, config, run, leader_witness, leader_score)
-    return _removals(same, leader_witness, leader_score, "exact" in config.method), counts
+        counts = _cover(rows, np.flatnonzero(leads), rank, config, run, near)
+    return _removals(same, near, config, rows.references), counts
+
+
+@dataclass(frozen=True)
+class Near:
+    """What the comparison found for each row, by position; only leaders of their class are compared."""
+
+    witness: np.ndarray  # int64 [n], -1 for none
+    score: np.ndarray  # float64 [n]
+    matched: np.ndarray  # bool [n]: in some verified pair
 
 
 def _cover(
@@ -137,8 +197,7 @@ def _cover(
     rank: Callable[[np.ndarray], np.ndarray],
     config: DedupConfig,
     run: Run,
-    leader_witness: np.ndarray,
-    leader_score: np.ndarray,
+    found: Near,
 ) -> dict[str, Any]:
     """Compare the leaders that share a band, and note the witnesses of those that go."""
     grouped = lsh.buckets(rows.sketch.keys[leaders], run)
@@ -148,10 +207,19 @@ def _cover(
     rows.check_room(8 * int(rows.sketch.shingles[positions].sum(dtype=np.int64)), parse_bytes(config.memory))
     sets = rows.shingle_sets(positions, config.ngram, run)
     near = lsh.Buckets(np.ascontiguousarray(grouped.of_row[:, meets]), grouped.sizes)
-    outcome = witness.cover(order, witness.id_ranks(rows.ids[positions]), near, sets, config.threshold)
+    outcome = witness.cover(
+        order,
+        witness.id_ranks(rows.ids[positions]),
+        near,
+        sets,
+        config.threshold,
+        references=int(np.searchsorted(positions, rows.references)),
+        group=None if rows.group is None else rows.group[positions],
+    )
     goes = outcome.witness >= 0
-    leader_witness[positions[goes]] = positions[outcome.witness[goes]]
-    leader_score[positions[goes]] = outcome.score[goes]
+    found.witness[positions[goes]] = positions[outcome.witness[goes]]
+    found.score[positions[goes]] = outcome.score[goes]
+    found.matched[positions] = outcome.matched
     return {
         "rows_that_share_a_band": len(positions),
         "candidates": outcome.candidates,
@@ -160,35 +228,65 @@ def _cover(
     }
 
 
-def _removals(same: exact.Classes, leader_witness: np.ndarray, leader_score: np.ndarray, by_exact: bool) -> Removals:
-    """Carry what befell each leader over to the rows that equal it."""
+def _removals(same: exact.Classes, near: Near, config: DedupConfig, references: int) -> Removals:
+    """Carry what befell each leader over to the rows that equal it; rows of the reference stay."""
     positions = np.arange(len(same.leader))
     follows = same.leader != positions
-    near = leader_witness[same.leader] >= 0
-    reason = np.zeros(len(positions), np.int8)
-    reason[follows] = np.where(same.same_bytes[follows], _EXACT, _NORMALIZED) if by_exact else _NEAR
-    reason[near] = _NEAR
-    reason[same.empty] = _EMPTY
-    found = np.where(near, leader_witness[same.leader], np.where(follows, same.leader, -1))
-    score = np.where(near, leader_score[same.leader], np.where(follows, 1.0, 0.0))
-    return Removals(reason, found, score)
+    goes = near.witness[same.leader] >= 0
+    match = np.zeros(len(positions), np.int8)
+    match[follows] = np.where(same.same_bytes[follows], EXACT, NORMALIZED) if "exact" in config.method else NEAR
+    match[goes] = NEAR
+    found = np.where(goes, near.witness[same.leader], np.where(follows, same.leader, -1))
+    score = np.where(goes, near.score[same.leader], np.where(follows, 1.0, 0.0))
+    reason = np.where((found >= 0) & (found < references), REFERENCE, match).astype(np.int8)
+    if config.drop_all:
+        doubled = near.matched.copy()
+        doubled[same.leader[follows]] = True
+        reason[doubled & (reason == 0)] = DUPLICATED
+    reason[same.empty] = EMPTY
+    reason[:references] = 0
+    return Removals(reason, found, score, match)
 
 
-def _decisions(rows: Rows, found: Removals) -> pa.Table:
+def _decisions(rows: Rows, found: Removals, config: DedupConfig, reference: Dataset | None) -> pa.Table:
     gone = np.flatnonzero(found.reason)
-    empty = found.reason[gone] == _EMPTY
-    witnesses = np.where(empty, 0, found.witness[gone])
+    reason, witnesses = found.reason[gone], np.maximum(found.witness[gone], 0)
+    alone = (reason == EMPTY) | (reason == DUPLICATED)
+    outside = reason == REFERENCE
     return decisions.table(
         {
             "row": rows.rows[gone],
             "record_id": rows.ids[gone],
-            "action": pa.array(np.where(empty, "quarantine", "remove")),
-            "reason": pa.array(np.array(REASONS)[found.reason[gone]]),
-            "witness_row": pa.array(rows.rows[witnesses], mask=empty) if len(gone) else None,
-            "witness_id": _masked_ids(rows.ids[witnesses], empty) if len(gone) else None,
-            "score": pa.array(found.score[gone], mask=empty),
+            "action": pa.array(np.where(reason == EMPTY, "quarantine", "remove")),
+            "reason": pa.array(np.array(REASONS)[reason]),
+            "witness_row": pa.array(rows.rows[witnesses], mask=alone | outside) if len(gone) else None,
+            "witness_id": _masked_ids(rows.ids[witnesses], alone) if len(gone) else None,
+            "score": pa.array(found.score[gone], mask=alone),
+            "detail": pa.array(_details(rows, found, gone, reference), pa.string())
+            if config.drop_all or reference
+            else None,
         }
     )
+
+
+def _details(rows: Rows, found: Removals, gone: np.ndarray, reference: Dataset | None) -> list[str | None]:
+    """Where a row of the reference is, and what became of a witness that went too."""
+    if reference is not None:
+        files = np.searchsorted(reference.first_rows, rows.rows[found.witness[gone]], side="right") - 1
+    details: list[str | None] = []
+    for i, position in enumerate(gone.tolist()):
+        reason, kept = found.reason[position], found.witness[position]
+        if reason == REFERENCE:
+            assert reference is not None
+            place = int(rows.rows[kept]) - reference.first_rows[files[i]] + 1
+            details.append(f"{REASONS[found.match[position]]} of {reference.files[files[i]].path}, row {place}")
+        elif reason == DUPLICATED:
+            details.append("others repeat it, and no copy was to stay")
+        elif kept >= 0 and found.reason[kept]:
+            details.append("which went too: no copy was to stay")
+        else:
+            details.append(None)
+    return details
 
 
 def _masked_ids(ids: np.ndarray, without: np.ndarray) -> np.ndarray:
@@ -197,21 +295,26 @@ def _masked_ids(ids: np.ndarray, without: np.ndarray) -> np.ndarray:
 
 
 def _extra(
-    rows: Rows, found: Removals, config: DedupConfig, bands: Bands | None, scheme: Scheme, counts: dict[str, Any]
+    rows: Rows,
+    found: Removals,
+    config: DedupConfig,
+    bands: Bands | None,
+    scheme: Scheme,
+    counts: dict[str, Any],
+    dataset: Dataset,
 ) -> dict[str, Any]:
-    by_reason = {name: int(n) for name, n in zip(REASONS, np.bincount(found.reason, minlength=5), strict=True) if name}
-    removed = (found.reason > 0) & (found.reason != _EMPTY)
+    by_match = np.bincount(found.match[found.reason > 0], minlength=NEAR + 1)
     extra: dict[str, Any] = {
-        "methods": {
-            "exact": by_reason["exact_duplicate"] + by_reason["normalized_duplicate"],
-            "minhash": by_reason["near_duplicate"],
-        },
+        "methods": {"exact": int(by_match[EXACT] + by_match[NORMALIZED]), "minhash": int(by_match[NEAR])},
         "compared_whole": int(np.count_nonzero(rows.sketch.shingles == 0)),
-        "biggest_keeper": _biggest_keeper(rows, found.witness[removed]),
-        "weakest": _weakest(rows, found, np.flatnonzero(found.reason == _NEAR)),
+        "biggest_keeper": report.biggest_keeper(rows, found),
+        "alarms": report.alarms(rows, found, dataset, config.alarm_share),
+        "weakest": report.weakest(rows, found),
         "text_bytes": sum(len(data) for _, data in rows.texts),
         "bytes_a_row_beside_text": BESIDE_TEXT + 8 * (bands.bands if bands else 0),
     }
+    if rows.quality is not None:
+        extra["rows_without_quality"] = int(np.isnan(rows.quality[rows.references :]).sum())
     if bands:
         extra["minhash"] = {
             "scheme": scheme.id,
@@ -224,46 +327,6 @@ def _extra(
             **counts,
         }
     return extra
-
-
-def _biggest_keeper(rows: Rows, witnesses: np.ndarray) -> dict[str, Any] | None:
-    """The kept row for which the most rows went, and their share of all rows; the smallest row of equals."""
-    if not len(witnesses):
-        return None
-    absorbed = np.bincount(witnesses)
-    most = np.flatnonzero(absorbed == absorbed.max())
-    keeper = int(most[np.argmin(rows.rows[most])])
-    count = int(absorbed[keeper])
-    return {
-        "row": int(rows.rows[keeper]),
-        "record_id": rows.ids[keeper].tobytes().hex(),
-        "absorbed": count,
-        "share": round(count / len(rows.rows), 6),
-    }
-
-
-def _weakest(rows: Rows, found: Removals, near: np.ndarray) -> list[dict[str, Any]]:
-    """The near duplicates that went on the lowest score, first the one most worth a doubt."""
-    order = near[np.lexsort((rows.rows[near], found.score[near]))][:WEAKEST]
-    return [
-        {
-            "row": int(rows.rows[position]),
-            "witness_row": int(rows.rows[found.witness[position]]),
-            "score": float(found.score[position]),
-            **dict(zip(("text", "witness_text"), _differing(rows, position, found.witness[position]), strict=True)),
-        }
-        for position in order.tolist()
-    ]
-
-
-def _differing(rows: Rows, a: int, b: int) -> tuple[str, str]:
-    """Excerpts of two texts, each from shortly before the first character that differs."""
-    texts = [rows.text(int(i)).decode("utf-8", "replace") for i in (a, b)]
-    same = next((i for i, (x, y) in enumerate(zip(*texts, strict=False)) if x != y), min(map(len, texts)))
-    start = max(0, same - EXCERPT // 4)
-    lead = "…" if start else ""
-    first, second = (lead + t[start : start + EXCERPT] + ("…" if len(t) > start + EXCERPT else "") for t in texts)
-    return first, second
 
 
 def _check(config: DedupConfig) -> Bands | None:
@@ -279,6 +342,8 @@ def _check(config: DedupConfig) -> Bands | None:
         raise UsageError("a shingle has 1 to 64 tokens", seen=config.ngram, next="ngram: 5")
     if not 0 <= config.seed < 2**32:
         raise UsageError("the seed lies outside 0..4294967295", seen=config.seed, next="seed: 0")
+    if not 0.0 <= config.alarm_share <= 1.0:
+        raise UsageError("the share of an alarm lies within 0..1", seen=config.alarm_share, next="--alarm-share 0.01")
     if config.workers is not None and config.workers < 1:
         raise UsageError("at least one worker is needed", seen=config.workers, next="--workers 1")
     return lsh.choose_bands(config.threshold, config.num_perm) if "minhash" in config.method else None

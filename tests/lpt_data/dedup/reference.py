@@ -12,8 +12,9 @@ import pyarrow as pa
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import TextBatch
 from lpt_data.dedup.minhash import Scheme
+from lpt_data.dedup.report import REASONS
 from lpt_data.dedup.rows import read, threads
-from lpt_data.dedup.stage import REASONS, _check, find
+from lpt_data.dedup.stage import _check, find
 
 Outcome = dict[int, tuple[str, int, float]]  # input row -> reason, witness row (-1: none), score
 

@@ -236,7 +236,9 @@ def test_sizes(size: str | None, expected: int | None) -> None:
     [
         {"method": ("simhash",)},
         {"method": ()},
-        {"keep": "quality:score"},
+        {"keep": "quality:"},
+        {"template_df": 1.5},
+        {"alarm_share": -1.0},
         {"ngram": 0},
         {"seed": -1},
         {"workers": 0},

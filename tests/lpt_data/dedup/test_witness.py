@@ -83,7 +83,7 @@ def test_ids_are_ranked_as_bytes() -> None:
 
 def test_a_policy_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError) as error:
-        reference.dedup(["a"], near(keep="quality:score"))
+        reference.dedup(["a"], near(keep="best"))
     assert "content" in error.value.next
 
 

@@ -1,0 +1,198 @@
+"""``lpt data dedup``: which rows repeat others, and what stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
+from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
+
+if TYPE_CHECKING:
+    from lpt_data.stage import StageReport
+
+DEDUP_EXAMPLES = examples(
+    "lpt data dedup corpus.jsonl --out clean.parquet",
+    "lpt data dedup shards/ --out clean.jsonl.zst --method exact,minhash --threshold 0.8 --workers 2",
+    "lpt data dedup chats.jsonl --out clean.jsonl --key prompt --threshold 0.9",
+    "lpt data dedup chats.jsonl --out clean.jsonl --key prompt+response --keep quality:rating",
+    "lpt data dedup new.jsonl --out fresh.parquet --against old.parquet",
+    'lpt sql "select reason, witness_id, score from v_decision limit 5"',
+)
+
+Out = Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.", show_default=False)]
+Method = Annotated[str, typer.Option(help="exact, minhash, or both with a comma.")]
+Threshold = Annotated[float, typer.Option(help="Jaccard similarity at which a row is a near-duplicate.")]
+Key = Annotated[
+    str,
+    typer.Option(
+        help="What is compared: text, prompt, response, row, or a column. prompt+response: the same prompt with "
+        "another response is no duplicate, but is counted."
+    ),
+]
+Keep = Annotated[
+    str,
+    typer.Option(
+        help="Who stays: content (longest, then smallest record id), longest, first, or quality:COLUMN (highest "
+        "number, then content; rows without one last)."
+    ),
+]
+References = Annotated[
+    list[str] | None,
+    typer.Option("--against", help="Files whose rows take theirs out of the data and are not written; repeatable."),
+]
+DropAll = Annotated[bool, typer.Option("--drop-all", help="Keep no copy: every row that resembles another one goes.")]
+TemplateDf = Annotated[
+    float | None,
+    typer.Option(
+        help="Leave out shingles that this share of the distinct rows holds, such as those of a chat template; 0: "
+        "none. Default: 0.05 for messages, 0 for plain text and columns.",
+        show_default=False,
+    ),
+]
+AlarmShare = Annotated[
+    float, typer.Option(help="Share of a file's rows for which one kept row may stand without an alarm.")
+]
+Ngram = Annotated[int, typer.Option(min=1, help="Words in a shingle.")]
+Seed = Annotated[int, typer.Option(help="Seed of the signatures.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.", show_default=False)]
+Memory = Annotated[
+    str | None, typer.Option(help="Refuse, before it is too late, what needs more: 4GB.", show_default=False)
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
+
+
+def dedup(
+    inputs: Inputs,
+    out: Out,
+    method: Method = "exact,minhash",
+    threshold: Threshold = 0.8,
+    key: Key = "text",
+    keep: Keep = "content",
+    against: References = None,
+    drop_all: DropAll = False,
+    template_df: TemplateDf = None,
+    alarm_share: AlarmShare = 0.01,
+    ngram: Ngram = 5,
+    seed: Seed = 0,
+    workers: Workers = None,
+    memory: Memory = None,
+    layout: Layout = None,
+    text_column: TextColumn = "text",
+    dry_run: DryRun = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Remove exact and near duplicates. Every removed row names a kept row and a verified score."""
+    from lpt_data.quick_start import leave_out_unused
+
+    leave_out_unused()
+    from functools import partial
+
+    from lpt_data.config import DedupConfig
+    from lpt_data.dataset import Dataset
+    from lpt_data.dedup import decide
+    from lpt_data.stage import run_stage
+    from manifests.catalog import Catalog
+
+    methods = tuple(name.strip() for name in method.split(",") if name.strip())
+    config = DedupConfig(
+        method=methods,
+        threshold=threshold,
+        key=key,
+        keep=keep,
+        drop_all=drop_all,
+        ngram=ngram,
+        seed=seed,
+        template_df=template_df,
+        alarm_share=alarm_share,
+        workers=workers,
+        memory=memory,
+    )
+    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
+    reference = Dataset.open(against, layout=layout, text_column=text_column) if against else None
+    opened, progress = Catalog.open(catalog), Progress_()
+    report = run_stage(
+        "dedup",
+        dataset,
+        config,
+        partial(decide, reference=reference),
+        output=out,
+        catalog=opened,
+        progress=progress,
+        dry_run=dry_run,
+        references=reference.files if reference else (),
+    )
+    progress.close()
+    tell_notes(opened)
+    if json:
+        as_json(report.to_json())
+    else:
+        show_report(report)
+        show_dedup(report.extra)
+        if dry_run:
+            say("dry run: nothing was written or recorded, so `lpt why` does not know this stage", style="yellow")
+    if not dry_run:
+        tell_head(opened)
+
+
+def show_report(report: StageReport) -> None:
+    """The funnel of one stage, on one screen."""
+    body = report.to_json()
+    rows: list[tuple[str, Any]] = [("rows in", body["rows_in"])]
+    rows += [(f"  removed: {reason}", n) for reason, n in body["removed"].items()]
+    if body["quarantined"]:
+        rows.append(("  quarantined", body["quarantined"]))
+    rows.append(("rows out", body["rows_out"]))
+    table(["", "rows"], rows)
+    if getattr(report, "reused", False):
+        say("done before with the same input and settings; the output stands as it was", style="dim")
+    say(f"{body['output']}  content_root {str(body['content_root'])[:16]}…  stage {body['stage_id']}")
+    say(f"{body['seconds']:.1f} s, {body['rows_per_second']:,.0f} rows/s, {body['peak_memory_bytes'] / 2**20:,.0f} MiB")
+    if body["removed"] or body["quarantined"]:
+        say(f"why a row went: lpt why {body['stage_id']}:ROW   or: lpt sql @removed", style="dim")
+
+
+def show_dedup(extra: dict[str, Any]) -> None:
+    """How pairs were proposed and verified, and the weakest removals first."""
+    if near := extra.get("minhash"):
+        points = "  ".join(f"{float(j):.2f}→{float(p):.3f}" for j, p in near["s_curve"])
+        say(f"chance that a pair is proposed, by its true Jaccard: {points}")
+        say(
+            f"{near.get('candidates', 0):,} pairs compared (equal texts count once), "
+            f"{near.get('verified', 0):,} at or above {near['threshold']}"
+        )
+    if frame := extra.get("templates"):
+        say(
+            f"{frame['shingles_left_out']:,} shingles of a template left out (in {frame['least_rows']:,} or more of "
+            f"{frame['distinct_rows']:,} distinct rows); {frame['rows_of_nothing_else']:,} rows hold nothing else and "
+            "were compared whole"
+        )
+    if same := extra.get("same_key_other_fields"):
+        fields = " or ".join(same["fields"])
+        say(f"{same['rows']:,} rows have the same {same['key']} as another one and another {fields}")
+    if reference := extra.get("reference"):
+        say(f"compared with {reference['rows']:,} rows of the reference; {reference['quarantined']:,} were unreadable")
+    if "rows_without_quality" in extra:
+        say(f"{extra['rows_without_quality']:,} rows have no quality and came last")
+    if keeper := extra.get("biggest_keeper"):
+        who = "row" if not keeper.get("of_reference") else "reference row"
+        say(f"{who} {keeper['row']} stands for the most rows: {keeper['absorbed']:,} ({keeper['share']:.1%} of all)")
+    for alarm in extra.get("alarms", ()):
+        who = "row" if not alarm["of_reference"] else "reference row"
+        say(
+            f"alarm: {who} {alarm['row']} stands for {alarm['absorbed']:,} rows, {alarm['share']:.1%} of "
+            f"{alarm['file']}: {one_line(alarm['text'])}",
+            style="bold yellow",
+        )
+    if weakest := extra.get("weakest"):
+        table(
+            ["score", "removed row", "its text", "kept row", "its text"],
+            [
+                (w["score"], str(w["row"]), one_line(w["text"]), str(w["witness_row"]), one_line(w["witness_text"]))
+                for w in weakest
+            ],
+            title="weakest removals",
+        )
