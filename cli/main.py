@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from cli import admit, audit, catalog, data, demo, evaluate, generate, manifest, sql, train
+from cli import admit, audit, catalog, clean, data, demo, evaluate, generate, manifest, sql, train
 from cli.output import ReaderGoneError, error, say
 from manifests.errors import LptError, UsageError
 
@@ -41,6 +41,7 @@ app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
+data.app.command("clean", epilog=clean.EXAMPLES)(clean.clean)
 
 
 @app.callback(invoke_without_command=True)

@@ -38,6 +38,7 @@ GRPO = (
 RUNS: dict[str, tuple[str, set[str] | None]] = {
     "data generate countdown": ("--n 60 --numbers 2 --high 40 --out problems.jsonl", None),
     "data generate package-docs": ("--out docs.jsonl --max-bytes 60000", None),
+    "data clean": ("docs.jsonl --out tidy.jsonl --rules unicode,space,gopher.words,pii", DATA | {"rules", "examples"}),
     "data dedup": ("docs.jsonl --out clean.parquet --threshold 0.8", DATA),
     "data split": ("problems.jsonl --key countdown --test 12 --seed 1 --out splits", DATA | {"splits", "disjoint"}),
     "data audit": ("train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown", AUDIT),
