@@ -64,7 +64,7 @@ def share_of_repeats(words: list[str], n: int, chars: int) -> float:
     return found / chars
 
 
-def good(text: str) -> bool:  # noqa: C901
+def good(text: str) -> bool:
     if any(secret.search(text) for secret in SECRETS):
         return False
     words = text.split()

@@ -4,8 +4,6 @@ A *word* is a run of characters that are no white space; in scripts written with
 letter is a word of its own, and of the light ones (Thai, Lao, Khmer, Myanmar) four are. A *line* is a stretch between
 line feeds that says something, a *paragraph* a run of such lines. Lines and paragraphs are compared by a 64-bit hash of
 their characters, white space collapsed; n-grams by a hash of their words. Shares are of characters, not of bytes.
-
-`marks` is the cheaper pass that comes first: it tells which rewriting rules can possibly find anything.
 """
 
 from __future__ import annotations
@@ -18,9 +16,6 @@ from numba import njit
 
 from lpt_data.text import _ALONE, _LIGHT, _decode, fmix64, fold, tables
 
-# Bits of `marks`: what a text holds that some rule looks at more closely.
-NON_ASCII, CONTROL, ANGLE, AMPERSAND, AT, UNTIDY, IPV4, IPV6, PHONE, CARD, IBAN = (1 << n for n in range(11))
-
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")  # Gopher's eight
 TERMINAL = ".!?\"'\u201d\u2019\u2026\u3002\uff01\uff1f\u300d\u300f\u061f\u06d4\u0964\u0965\u0589\u1362"
 SENTENCE_ENDS = ".!?\u2026\u3002\uff01\uff1f\u061f\u06d4\u0964\u0965\u0589\u1362"
@@ -28,7 +23,7 @@ BULLETS = "-*\u2022\u2023\u25b6\u25c0\u25e6\u25a0\u25a1\u25aa\u25ab\u2013\u00b7\
 SHORT_LINE = 30  # characters; FineWeb's
 TOP_NGRAMS, DUPLICATE_NGRAMS = (2, 3, 4), (5, 6, 7, 8, 9, 10)
 
-_SPACE, _ALPHA, _TERMINAL, _END, _BULLET, _OWN, _QUARTER = (np.uint8(1 << n) for n in range(7))
+_SPACE, _ALPHA, _TERMINAL, _END, _BULLET, _OWN, _QUARTER, _DOTS = (np.uint8(1 << n) for n in range(8))
 _START = np.uint64(0x9E3779B97F4A7C15)
 _LINE_FEED, _DOT, _ELLIPSIS = 10, 46, 0x2026
 
@@ -56,6 +51,7 @@ class Facts(NamedTuple):
     stop_words: int  # different ones of STOP_WORDS
     sentences: int
     curly_brackets: int  # "{"
+    unspaced_words: int  # letters of scripts without spaces
 
 
 class Repeats(NamedTuple):
@@ -107,109 +103,6 @@ def repeats(words: np.ndarray, sizes: np.ndarray) -> Repeats:
 
 
 @njit(nogil=True, cache=True)
-def _is_digit(byte: int) -> bool:
-    return 48 <= byte <= 57
-
-
-@njit(nogil=True, cache=True)
-def _is_hex(byte: int) -> bool:
-    return 48 <= byte <= 57 or 65 <= byte <= 70 or 97 <= byte <= 102
-
-
-@njit(nogil=True, cache=True)
-def _is_upper(byte: int) -> bool:
-    return 65 <= byte <= 90
-
-
-@njit(nogil=True, cache=True)
-def _hidden(data: np.ndarray, i: int) -> bool:
-    """Whether a character that nobody sees starts at byte i, which is not ASCII: C1, soft hyphen, zero width, bidi."""
-    if i + 1 >= len(data):
-        return False
-    lead, second = data[i], data[i + 1]
-    if lead == 0xC2:
-        return 0x80 <= second <= 0x9F or second == 0xAD
-    if i + 2 >= len(data):
-        return False
-    third = data[i + 2]
-    if lead == 0xE2:
-        return (second == 0x80 and third in (0x8B, 0xAD, 0xAE)) or (second == 0x81 and third == 0xA0)
-    return lead == 0xEF and second == 0xBB and third == 0xBF
-
-
-@njit(nogil=True, cache=True)
-def _digits_end(data: np.ndarray, i: int) -> int:
-    """Marks of the last digit of a run, at byte i."""
-    size = len(data)
-    if i >= 2 and i + 5 < size and (data[i + 1] == 45 or data[i + 1] == 46) and _is_digit(data[i - 1]):
-        if _is_digit(data[i - 2]) and _is_digit(data[i + 2]) and _is_digit(data[i + 3]) and _is_digit(data[i + 4]):
-            return PHONE
-    return 0
-
-
-@njit(nogil=True, cache=True)
-def _space_marks(data: np.ndarray, i: int) -> int:
-    """Marks of a control character at byte i."""
-    byte = data[i]
-    if byte == 10:
-        blank = i > 0 and (data[i - 1] == 32 or data[i - 1] == 9)
-        empty = i > 2 and data[i - 1] == 10 and data[i - 2] == 10 and data[i - 3] == 10
-        return UNTIDY if blank or empty or i == 0 or (i == len(data) - 1 and data[i - 1] == 10) else 0
-    if byte == 13:
-        return UNTIDY
-    return 0 if byte == 9 or byte == 12 else CONTROL
-
-
-@njit(nogil=True, cache=True)
-def marks(data: np.ndarray) -> int:
-    """Tell what a text may hold: an OR of the bits above. May say too much, never too little."""
-    found = 0
-    size = len(data)
-    if size and (data[size - 1] == 32 or data[size - 1] == 9):
-        found |= UNTIDY
-    run, parts = 0, 0  # digits with single blanks or hyphens between; groups of digits joined by dots
-    for i in range(size):
-        byte = data[i]
-        if 97 <= byte <= 122:
-            run = parts = 0
-        elif byte >= 128:
-            found |= NON_ASCII
-            if (byte == 0xC2 or byte == 0xE2 or byte == 0xEF) and _hidden(data, i):
-                found |= CONTROL
-            run = parts = 0
-        elif _is_digit(byte):
-            run += 1
-            if run == 13:
-                found |= CARD
-            if parts == 3:
-                found |= IPV4
-            if i + 1 < size and _is_digit(data[i + 1]):
-                if i >= 2 and _is_upper(data[i - 1]) and _is_upper(data[i - 2]):
-                    found |= IBAN
-            else:
-                found |= _digits_end(data, i)
-        else:
-            before = i > 0 and _is_digit(data[i - 1])
-            parts = parts + 1 if byte == 46 and before else 0
-            if not ((byte == 32 or byte == 45) and before):
-                run = 0
-            if byte < 32 or byte == 127:
-                found |= _space_marks(data, i)
-            elif byte == 64:
-                found |= AT
-            elif byte == 38:
-                found |= AMPERSAND
-            elif byte == 60:
-                found |= ANGLE
-            elif byte == 43:
-                if i + 1 < size and _is_digit(data[i + 1]):
-                    found |= PHONE
-            elif byte == 58 and i >= 4 and _is_hex(data[i - 1]) and (data[i - 4] == 50 or data[i - 4] == 51):
-                found |= IPV6
-    return found
-
-
-@njit(nogil=True, cache=True)
 def _grown(found: np.ndarray) -> np.ndarray:
     bigger = np.empty(2 * len(found) + 16, found.dtype)
     bigger[: len(found)] = found
@@ -238,105 +131,143 @@ def _repeated(hashes: np.ndarray, sizes: np.ndarray, count: int) -> tuple[int, i
 
 
 @njit(nogil=True, cache=True)
-def _measure(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The numbers of `Facts`, int64 [20], and the words."""
-    out = np.zeros(20, np.int64)
-    words, sizes = np.empty(len(data) // 4 + 16, np.uint64), np.empty(len(data) // 4 + 16, np.int64)
-    line_hash, line_size = np.empty(64, np.uint64), np.empty(64, np.int64)
-    par_hash, par_size = np.empty(64, np.uint64), np.empty(64, np.int64)
-    count = lines = pars = chars = dots = light = stop_bits = letter_count = 0
-    letters = np.uint64(0)
-    h, size, alpha = _START, 0, False  # the word
-    lh, lsize, first, last = _START, 0, np.uint8(0), np.uint8(0)  # the line
-    ph, psize = _START, 0  # the paragraph
+def _stop_bit(letters: np.uint64, stops: np.ndarray) -> int:
+    for k in range(len(stops)):
+        if letters == stops[k]:
+            return 1 << k
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Read the characters once.
+
+    Returns counts int64 [6] (characters, line feeds, hash signs, curly brackets, ellipses, bits of stop words) and of
+    each word: hash uint64, characters int64, what its ends are uint8, line feeds before it int32.
+    """
+    counts = np.zeros(6, np.int64)
+    room = len(data) // 4 + 16
+    words, sizes, ends, feeds = (
+        np.empty(room, np.uint64),
+        np.empty(room, np.int64),
+        np.empty(room, np.uint8),
+        np.empty(room, np.int32),
+    )
+    count = chars = dots = letter_count = before = 0
+    letters, h, size = np.uint64(0), _START, 0
+    first, last, alpha = np.uint8(0), np.uint8(0), np.uint8(0)
     i, end = 0, len(data)
     while i <= end:
-        closing = i == end
-        if closing:
-            code = np.uint32(_LINE_FEED)
-            i += 1
-        else:
+        code = np.uint32(_LINE_FEED)
+        if i < end and data[i] >= 128:
             code, i = _decode(data, i, end)
             chars += 1
-        kind = classes[code] if code < len(classes) else np.uint8(0)
-        low = code | np.uint32(32)
-        if 97 <= low <= 122 and code < 128:
-            letters = (letters << np.uint64(8)) | np.uint64(low)
-            letter_count += 1
-        elif letter_count:
-            if letter_count <= 4:
-                for k in range(len(stops)):
-                    if letters == stops[k]:
-                        stop_bits |= 1 << k
-            letters, letter_count = np.uint64(0), 0
-        if size and kind & (_SPACE | _OWN):  # a word ends
-            if count + 2 >= len(words):
-                words, sizes = _grown(words), _grown(sizes)
-            words[count], sizes[count] = fmix64(h), size
-            lh = fold(lh, words[count])
-            lsize += size + (lsize > 0)
-            out[1] += 1
-            out[3] += alpha
-            out[18] += (last & _END) != 0
-            count += 1
-            h, size, alpha = _START, 0, False
-        if kind & _SPACE:
-            if code == _LINE_FEED:
-                out[11] += not closing
-                if lsize:
-                    if lines == len(line_hash):
-                        line_hash, line_size = _grown(line_hash), _grown(line_size)
-                    line_hash[lines], line_size[lines] = fmix64(lh), lsize
-                    lines += 1
-                    out[7] += (first & _BULLET) != 0
-                    out[8] += dots >= 3
-                    out[9] += (last & _TERMINAL) != 0
-                    out[10] += lsize <= SHORT_LINE
-                    ph, psize = fold(ph, lh), psize + lsize
-                if psize and (lsize == 0 or closing):
-                    if pars == len(par_hash):
-                        par_hash, par_size = _grown(par_hash), _grown(par_size)
-                    par_hash[pars], par_size[pars] = fmix64(ph), psize
-                    pars += 1
-                    ph, psize = _START, 0
-                lh, lsize, last, dots = _START, 0, np.uint8(0), 0
-            continue
-        if lsize == 0 and size == 0:
-            first = kind
-        last = kind
-        out[2] += 1
-        if code == _DOT:
-            dots += 1
-            out[5] += dots == 3
-        elif code == _ELLIPSIS:
-            dots = 3
-            out[5] += 1
         else:
+            if i < end:
+                code = np.uint32(data[i])
+                chars += 1
+            i += 1
+        kind = classes[code] if code < len(classes) else np.uint8(0)
+        if kind & (_ALPHA | _OWN) == _ALPHA:  # nearly every character
+            first = kind if size == 0 else first
+            last, alpha, dots = kind, _ALPHA, 0
+            h = fold(h, np.uint64(code))
+            size += 1
+            letters = (letters << np.uint64(8)) | np.uint64(code | np.uint32(32))
+            letter_count += 1 if code < 128 else 9
+            continue
+        if letter_count:
+            if letter_count <= 4:
+                counts[5] |= _stop_bit(letters, stops)
+            letters, letter_count = np.uint64(0), 0
+        if kind & (_SPACE | _OWN):
+            if count + 2 >= len(words):
+                words, sizes, ends, feeds = _grown(words), _grown(sizes), _grown(ends), _grown(feeds)
+            if size:
+                words[count], sizes[count], feeds[count] = fmix64(h), size, before
+                ends[count] = (
+                    (first & _BULLET) | (last & (_TERMINAL | _END)) | alpha | (_DOTS if dots >= 3 else np.uint8(0))
+                )
+                count += 1
+                h, size, before, alpha = _START, 0, 0, np.uint8(0)
             dots = 0
-            out[4] += code == 35
-            out[19] += code == 123
+            if kind & _OWN:
+                words[count], sizes[count], feeds[count] = fmix64(fold(_START, np.uint64(code))), 1, before
+                ends[count] = kind & (_OWN | _QUARTER | _ALPHA)
+                count += 1
+                before = 0
+            elif code == _LINE_FEED:
+                before += 1
+                counts[1] += 1
+            continue
+        first = kind if size == 0 else first
+        last = kind
         h = fold(h, np.uint64(code))
         size += 1
-        if kind & _OWN:
-            words[count], sizes[count] = fmix64(h), 1
-            lh = fold(lh, words[count])
-            lsize += 1
-            count += 1
-            light += (kind & _QUARTER) != 0
-            whole = (kind & _QUARTER) == 0
-            out[1] += whole
-            out[3] += whole
-            h, size = _START, 0
+        dots = dots + 1 if code == _DOT else (3 if code == _ELLIPSIS else 0)
+        counts[4] += dots == 3
+        counts[2] += code == 35
+        counts[3] += code == 123
+    counts[0] = chars
+    counts[1] -= 1  # the one that was added to end the last word
+    return counts, words[:count], sizes[:count], ends[:count], feeds[:count]
+
+
+@njit(nogil=True, cache=True)
+def _lines(words: np.ndarray, sizes: np.ndarray, ends: np.ndarray, feeds: np.ndarray, out: np.ndarray) -> None:
+    """Fill in what `Facts` says about words, lines and paragraphs, int64 [21]."""
+    line_hash, line_size = np.empty(64, np.uint64), np.empty(64, np.int64)
+    par_hash, par_size = np.empty(64, np.uint64), np.empty(64, np.int64)
+    lines = pars = light = 0
+    lh, lsize, ph, psize = _START, 0, _START, 0
+    total = len(words)
+    for i in range(total):
+        kind = ends[i]
+        if lsize == 0:
+            out[7] += (kind & _BULLET) != 0
+        if kind & _QUARTER:
+            light += 1
         else:
-            alpha = alpha or (kind & _ALPHA) != 0
-    out[0], out[6], out[14] = chars, lines, pars
+            out[1] += 1
+            out[3] += (kind & (_ALPHA | _OWN)) != 0
+        out[2] += sizes[i]
+        out[18] += (kind & _END) != 0
+        out[20] += (kind & _OWN) != 0
+        lh = fold(lh, words[i])
+        lsize += sizes[i] + (lsize > 0)
+        if i + 1 < total and feeds[i + 1] == 0:
+            continue
+        if lines + 1 >= len(line_hash):
+            line_hash, line_size = _grown(line_hash), _grown(line_size)
+            par_hash, par_size = _grown(par_hash), _grown(par_size)
+        line_hash[lines], line_size[lines] = fmix64(lh), lsize
+        lines += 1
+        out[8] += (kind & _DOTS) != 0
+        out[9] += (kind & _TERMINAL) != 0
+        out[10] += lsize <= SHORT_LINE
+        ph, psize = fold(ph, lh), psize + lsize
+        lh, lsize = _START, 0
+        if i + 1 == total or feeds[i + 1] > 1:
+            par_hash[pars], par_size[pars] = fmix64(ph), psize
+            pars += 1
+            ph, psize = _START, 0
     out[1] += (light + 3) // 4
     out[3] += (light + 3) // 4
+    out[6], out[14] = lines, pars
     out[12], out[13] = _repeated(line_hash, line_size, lines)
     out[15], out[16] = _repeated(par_hash, par_size, pars)
+
+
+@njit(nogil=True, cache=True)
+def _measure(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The numbers of `Facts`, int64 [21], and the words."""
+    counts, words, sizes, ends, feeds = _scan(data, classes, stops)
+    out = np.zeros(21, np.int64)
+    out[0], out[11], out[4], out[19], out[5] = counts[0], counts[1], counts[2], counts[3], counts[4]
     for k in range(len(stops)):
-        out[17] += (stop_bits >> k) & 1
-    return out, words[:count], sizes[:count]
+        out[17] += (counts[5] >> k) & 1
+    _lines(words, sizes, ends, feeds, out)
+    return out, words, sizes
 
 
 @njit(nogil=True, cache=True)

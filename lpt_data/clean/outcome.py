@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from lpt_data.clean import measure
+from lpt_data.clean.marks import marks
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Document:
 
     @cached_property
     def marks(self) -> int:
-        """What the text may hold: bits of `lpt_data.clean.measure`."""
-        return int(measure.marks(self.data))
+        """What the text may hold: bits of `lpt_data.clean.marks`."""
+        return int(marks(self.data))
 
     @cached_property
     def _measured(self) -> tuple[measure.Facts, np.ndarray, np.ndarray]:

@@ -33,9 +33,9 @@ def gopher_words(doc: Document, limits: Limits) -> Outcome:
 
 
 def gopher_word_length(doc: Document, limits: Limits) -> Outcome:
-    """Gopher: words have 3 to 10 characters on average; not asked of scripts without spaces, whose words are letters."""
+    """Gopher: words have 3 to 10 characters on average; scripts without spaces, whose words are letters, are exempt."""
     facts = doc.facts
-    if not facts.words or facts.word_chars < limits["unspaced"] * facts.words:
+    if not facts.words or facts.unspaced_words > limits["unspaced"] * facts.words:
         return KEEP
     mean = facts.word_chars / facts.words
     outcome = _below(mean, limits["min"], "words_too_short", "characters a word")
@@ -74,7 +74,7 @@ def gopher_alphabetic(doc: Document, limits: Limits) -> Outcome:
 
 
 def gopher_stop_words(doc: Document, limits: Limits) -> Outcome:
-    """Gopher: at least two of the, be, to, of, and, that, have, with; of English alone, so `--languages` must name it."""
+    """Gopher: at least two of the, be, to, of, and, that, have, with; in English, which `--languages` must name."""
     if doc.languages != ("en",) and doc.language[0] != "en":
         return KEEP
     return _below(doc.facts.stop_words, limits["min"], "too_few_stop_words", "different stop words")
@@ -120,7 +120,7 @@ def duplicate_ngrams(doc: Document, limits: Limits) -> Outcome:
 
 
 def c4_lorem_ipsum(doc: Document, limits: Limits) -> Outcome:
-    """C4: no placeholder text "lorem ipsum"."""
+    """C4: no page with the placeholder text "lorem ipsum"."""
     found = doc.text.lower().count("lorem ipsum")
     return _above(found, limits["max"], "lorem_ipsum", "times")
 
@@ -131,7 +131,7 @@ def c4_curly_brackets(doc: Document, limits: Limits) -> Outcome:
 
 
 def c4_sentences(doc: Document, limits: Limits) -> Outcome:
-    """C4: at least 3 sentences."""
+    """C4: at least 3 sentences, told by the punctuation that ends a word."""
     return _below(doc.facts.sentences, limits["min"], "too_few_sentences", "sentences")
 
 

@@ -1,7 +1,7 @@
 """Rules that mend a text: encoding, characters that nobody sees, remains of HTML, boilerplate lines, white space.
 
 A rule here never drops a row. What was damaged beyond repair (U+FFFD) stays as it is: the audit counts it. Nothing
-changes what is only unusual: quotation marks stay curly, ligatures and full-width forms stay, no text is transliterated.
+changes what is only unusual: quotation marks stay curly, ligatures and full-width forms stay.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ def mojibake(doc: Document, limits: Limits) -> Outcome:
 
     Only lines that ftfy finds bad are touched. C1 controls become the Windows-1252 characters they were meant to be.
     """
-    text = fix_c1_controls(doc.text) if _C1.search(doc.text) else doc.text
-    if not badness.is_bad(text):
-        return _rewritten(doc, text, "mojibake_repaired")
-    lines = text.split("\n")
+    lines = doc.text.split("\n")
     for i, line in enumerate(lines):
-        if not line.isascii() and badness.is_bad(line):
+        if line.isascii():
+            continue
+        if _C1.search(line):
+            line = lines[i] = fix_c1_controls(line)
+        if badness.is_bad(line):
             parts = [line[k : k + _LONGEST_LINE] for k in range(0, len(line), _LONGEST_LINE)]
             lines[i] = "".join(ftfy.fix_encoding(part, _FTFY) for part in parts)
     return _rewritten(doc, "\n".join(lines), "mojibake_repaired")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lpt_data.clean import language, private, quality, repair
-from lpt_data.clean.measure import AMPERSAND, ANGLE, AT, CARD, CONTROL, IBAN, IPV4, IPV6, NON_ASCII, PHONE, UNTIDY
+from lpt_data.clean.marks import AMPERSAND, ANGLE, AT, CARD, CONTROL, IBAN, IPV4, IPV6, NON_ASCII, PHONE, UNTIDY
 from lpt_data.clean.outcome import Rule
 
 _TOP = {"top_2": 0.20, "top_3": 0.18, "top_4": 0.16}
@@ -37,7 +37,7 @@ RULES: dict[str, Rule] = {
         Rule("empty", repair.empty, {}),
         Rule("language", language.wanted, {"min_letters": 20, "min_probability": 0.0}, needs="languages"),
         Rule("gopher.words", quality.gopher_words, {"min": 50, "max": 100_000}),
-        Rule("gopher.word_length", quality.gopher_word_length, {"min": 3, "max": 10, "unspaced": 1.5}),
+        Rule("gopher.word_length", quality.gopher_word_length, {"min": 3, "max": 10, "unspaced": 0.5}),
         Rule("gopher.symbols", quality.gopher_symbols, {"max": 0.1}),
         Rule("gopher.bullets", quality.gopher_bullets, {"max": 0.9}),
         Rule("gopher.ellipsis_lines", quality.gopher_ellipsis_lines, {"max": 0.3}),
