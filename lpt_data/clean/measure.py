@@ -147,12 +147,8 @@ def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.
     """
     counts = np.zeros(6, np.int64)
     room = len(data) // 4 + 16
-    words, sizes, ends, feeds = (
-        np.empty(room, np.uint64),
-        np.empty(room, np.int64),
-        np.empty(room, np.uint8),
-        np.empty(room, np.int32),
-    )
+    words, sizes = np.empty(room, np.uint64), np.empty(room, np.int64)
+    ends, feeds = np.empty(room, np.uint8), np.empty(room, np.int32)
     count = chars = dots = letter_count = before = 0
     letters, h, size = np.uint64(0), _START, 0
     first, last, alpha = np.uint8(0), np.uint8(0), np.uint8(0)
