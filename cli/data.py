@@ -14,7 +14,7 @@ from manifests.errors import UsageError
 if TYPE_CHECKING:
     from lpt_data.stage import StageReport
 
-app = typer.Typer(help="Raw files: dedup, split, audit.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Raw files: clean, dedup, split, audit.", no_args_is_help=True, rich_markup_mode=None)
 
 DEDUP_EXAMPLES = examples(
     "lpt data dedup corpus.jsonl --out clean.parquet",
