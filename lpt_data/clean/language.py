@@ -43,7 +43,7 @@ def wanted(doc: Document, limits: Limits) -> Outcome:
 
     The row goes where the likeliest language is none of them. A text with fewer letters than `min_letters` stays: on so
     few no answer can be relied on. `min_probability` is 0 by default, for the probabilities of this classifier are not
-    those of fastText, which 0.65 was chosen for.
+    those of fastText, which 0.65 was chosen for. Short texts full of names are at times taken for another language.
     """
     if doc.facts.word_chars < limits["min_letters"]:
         return KEEP
