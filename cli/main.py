@@ -8,7 +8,22 @@ import sys
 
 import typer
 
-from cli import admit, audit, catalog, data, decontaminate, demo, drop, evaluate, generate, manifest, pairs, sql, train
+from cli import (
+    admit,
+    audit,
+    catalog,
+    clean,
+    data,
+    decontaminate,
+    demo,
+    drop,
+    evaluate,
+    generate,
+    manifest,
+    pairs,
+    sql,
+    train,
+)
 from cli.output import ReaderGoneError, error, say
 from manifests.errors import LptError, UsageError
 
@@ -44,6 +59,7 @@ data.app.command("decontaminate", epilog=decontaminate.EXAMPLES)(decontaminate.d
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 data.app.command("drop", epilog=drop.EXAMPLES)(drop.drop)
 data.app.command("pairs", epilog=pairs.EXAMPLES)(pairs.pairs)
+data.app.command("clean", epilog=clean.EXAMPLES)(clean.clean)
 
 
 @app.callback(invoke_without_command=True)

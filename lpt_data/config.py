@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -78,6 +79,18 @@ class ResponsesConfig:
     text: str | None = None  # field of its text; None: found by name
     per_prompt: Literal["all", "one"] = "all"
     seed: int = 0  # of the choice of one
+
+
+@dataclass(frozen=True)
+class CleanConfig:
+    """Which rules look at a text, with which thresholds, and what becomes of personal data and secrets."""
+
+    preset: Literal["web", "sft", "code", "none"] = "web"
+    rules: tuple[str, ...] = ()  # empty: those of the preset; else names or families, "-name" leaves one out
+    languages: tuple[str, ...] = ()  # ISO 639-1; empty: every language stays
+    pii: Literal["mask", "keep"] = "mask"
+    secrets: Literal["drop", "mask", "keep"] = "drop"
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # rule -> threshold -> value
 
 
 def settings(config: Any) -> dict[str, Any]:

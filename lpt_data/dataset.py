@@ -120,8 +120,18 @@ class Dataset:
     def identified(self) -> Iterator[tuple[int, dict[str, Any], dict[str, Any], bytes]]:
         """Yield each row as (row index, canonical record, other columns, record id)."""
         for part in self._parts(None):
-            for place, record, extra, name in self._converted(part):
-                yield part.row(place), record, extra, name
+            for place, row, record, name in self._converted(part):
+                yield part.row(place), record, self._beside(row), name
+
+    def as_written(self) -> Iterator[tuple[int, dict[str, Any], bytes]]:
+        """Yield each row that has a record as (row index, its columns as read, record id)."""
+        for part in self._parts(None):
+            for place, row, _, name in self._converted(part):
+                yield part.row(place), row, name
+
+    def identify(self, row: dict[str, Any]) -> bytes:
+        """Return the record id of a row in the layout of this dataset; raises RecordError where it has no record."""
+        return record_id(self.kind, self._layout.convert[self.kind](row))
 
     def batches(self) -> Iterator[Batch]:
         """Yield readable rows as they are, whatever the layout."""
@@ -232,8 +242,8 @@ class Dataset:
 
     def _keyed_texts(self, part: _Part, key: str) -> TextBatch:
         rows, texts, ids = [], [], []
-        for place, record, extra, name in self._converted(part):
-            text = self._value(part, place, record, extra, key)
+        for place, _, record, name in self._converted(part):
+            text = self._value(part, place, record, key)
             if part.usable(place, text, key):
                 rows.append(part.row(place))
                 texts.append(text)
@@ -241,7 +251,7 @@ class Dataset:
         packed = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 32)
         return TextBatch(np.array(rows, np.int64), pa.array(texts, pa.large_string()), packed)
 
-    def _value(self, part: _Part, place: int, record: dict[str, Any], extra: dict[str, Any], key: str) -> Any:
+    def _value(self, part: _Part, place: int, record: dict[str, Any], key: str) -> Any:
         """What a row says under a key: a column of that name comes before the text of the record."""
         if key in self.columns:
             records = part.chunk.records
@@ -253,12 +263,17 @@ class Dataset:
                 return value
         return text_of(self.kind, record, key)
 
+    def _beside(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The columns of a row that are no part of its record."""
+        consumed = self.consumed
+        return {name: value for name, value in row.items() if name not in consumed}
+
     def _converted(self, part: _Part) -> Iterator[tuple[int, dict[str, Any], dict[str, Any], bytes]]:
-        """Yield (place in the chunk, canonical record, other columns, record id) of the rows that have a record."""
-        convert, consumed, kind = self._layout.convert[self.kind], self.consumed, self.kind
+        """Yield (place in the chunk, columns as read, canonical record, record id) of the rows that have a record."""
+        convert, kind = self._layout.convert[self.kind], self.kind
         alias = self.text_column if self.text_column != "text" else None
         records = part.chunk.records
-        typed = arrow_json.suspects(records.schema, consumed) if isinstance(records, pa.Table) else ()
+        typed = arrow_json.suspects(records.schema, self.consumed) if isinstance(records, pa.Table) else ()
         for place, row in part.dicts():
             if alias is not None:  # the named column takes the place of a column `text`, which would be in its way
                 row = {**row, "text": row.get(alias)}
@@ -272,7 +287,7 @@ class Dataset:
                 continue
             if kind == "text" and not part.usable(place, record["text"], self.text_column):
                 continue
-            yield place, record, {key: value for key, value in row.items() if key not in consumed}, name
+            yield place, row, record, name
 
     def _no_column(self, key: str) -> BadInputError:
         near = difflib.get_close_matches(key, self.columns, n=1)

@@ -25,9 +25,6 @@ def path_of(directory: Path, stage_id: str) -> Path:
 
 def save(path: Path, dataset: Dataset, result: StageResult) -> None:
     """Write a result down, whole or not at all."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, result.decisions.schema) as writer:
-        writer.write_table(result.decisions)
     told = {
         "extra": result.extra,
         "rows_in": dataset.rows_in,
@@ -36,11 +33,13 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
     }
     arrays: dict[str, Any] = {
         "record_ids": result.record_ids,
-        "decisions": np.frombuffer(sink.getvalue(), np.uint8),
+        "decisions": _packed(result.decisions),
         "told": np.frombuffer(orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
     }
     if result.part is not None:
         arrays["part"] = result.part
+    if result.rewritten is not None:
+        arrays["rewritten"] = _packed(result.rewritten)
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays)
 
@@ -53,9 +52,21 @@ def load(path: Path, dataset: Dataset) -> StageResult | None:
         with np.load(path, allow_pickle=False) as note:
             arrays = {name: note[name] for name in note.files}
         told = orjson.loads(arrays["told"].tobytes())
-        decisions = pa.ipc.open_file(pa.py_buffer(arrays["decisions"].tobytes())).read_all()
+        decisions = _unpacked(arrays["decisions"])
+        rewritten = _unpacked(arrays["rewritten"]) if "rewritten" in arrays else None
         quarantined = [Quarantine(**found) for found in told["quarantined"]]
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, pa.ArrowException):
         return None  # no note, or one that cannot be used: deciding again gives the same
     dataset.restore(told["rows_in"], told["first_rows"], quarantined)
-    return StageResult(decisions, arrays["record_ids"], told["extra"], arrays.get("part"))
+    return StageResult(decisions, arrays["record_ids"], told["extra"], arrays.get("part"), rewritten)
+
+
+def _packed(table: pa.Table) -> np.ndarray:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return np.frombuffer(sink.getvalue(), np.uint8)
+
+
+def _unpacked(data: np.ndarray) -> pa.Table:
+    return pa.ipc.open_file(pa.py_buffer(data)).read_all()

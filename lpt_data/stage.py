@@ -47,7 +47,15 @@ from lpt_data.places import (
     remove_leftovers,
 )
 from lpt_data.progress import Progress, silent
-from lpt_data.survivors import columns_needed, input_changed, types_matter, write_quarantine, write_survivors
+from lpt_data.survivors import (
+    REWRITTEN,
+    Rewritten,
+    columns_needed,
+    input_changed,
+    types_matter,
+    write_quarantine,
+    write_survivors,
+)
 from lpt_data.versions import environment
 from manifests import decisions as decision_rows
 from manifests.digests import bytes_sha256, content_root
@@ -63,9 +71,10 @@ class StageResult:
     """What a stage decided: one decision per row that is not kept as it is (the reader's quarantine excluded)."""
 
     decisions: pa.Table  # manifests.decisions.SCHEMA
-    record_ids: np.ndarray  # uint8 [rows_in, 32], zeros where quarantined
+    record_ids: np.ndarray  # uint8 [rows_in, 32], zeros where quarantined; of a rewritten row the new one
     extra: dict[str, Any] = field(default_factory=dict)
     part: np.ndarray | None = None  # uint8 [rows_in], which output a kept row goes to; None: all to the first
+    rewritten: pa.Table | None = None  # lpt_data.survivors.REWRITTEN; None: the stage rewrites nothing
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,8 @@ class StageReport:
         names = ("stage_id", "rows_in", "rows_out", "removed", "quarantined", "output", "content_root")
         common = {name: self.body[name] for name in names}
         cost = {name: self.body[name] for name in ("seconds", "rows_per_second", "peak_memory_bytes")}
-        more = {"quarantine": self.body["quarantine"], "reused": self.reused, "dry_run": self.dry_run}
+        more: dict[str, Any] = {"rewritten": self.body["rewritten"]} if self.body["rewritten"] else {}
+        more |= {"quarantine": self.body["quarantine"], "reused": self.reused, "dry_run": self.dry_run}
         return {**common, "decisions": self.decisions_path, **cost, **more, "object": self.object_id, **self.extra}
 
 
@@ -238,7 +248,8 @@ class Work:
         progress: Progress,
     ) -> list[dict[str, Any]]:
         """Write every output beside its name and, when all are whole and all rows are there, put them in place."""
-        columns = columns_needed(self.dataset, keep, self.outputs[0], progress)
+        rewritten = Rewritten.of(result.rewritten)
+        columns = columns_needed(self.dataset, keep, self.outputs[0], progress, rewritten)
         part = result.part if result.part is not None else np.zeros(len(keep), np.uint8)
         counts = []
         with contextlib.ExitStack() as stack:
@@ -246,7 +257,7 @@ class Work:
             note_leftovers(lock, temporaries)
             for number, (path, temporary) in enumerate(zip(self.outputs, temporaries, strict=True)):
                 mine = keep & (part == number)
-                written = write_survivors(self.dataset, mine, temporary, path, columns, progress)
+                written = write_survivors(self.dataset, mine, temporary, path, columns, progress, rewritten)
                 if written != int(mine.sum()):
                     raise input_changed(", ".join(entry["path"] for entry in inputs))
                 counts.append(written)
@@ -287,7 +298,7 @@ class Work:
             "rows_in": rows_in,
             "rows_out": rows_out,
             "removed": decision_rows.reasons(result.decisions, "remove"),
-            "rewritten": {},
+            "rewritten": decision_rows.reasons(result.decisions, "rewrite"),
             "quarantined": reasons.total(),
             "quarantine": dict(reasons.most_common()),
             "output": self.output,
@@ -317,8 +328,11 @@ class Work:
 
 
 def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[Quarantine], outputs: int = 1) -> None:
-    """Raise LptError unless every row is kept, removed or quarantined, exactly once, and every witness is kept."""
-    removed = result.decisions["row"].to_numpy()
+    """Raise LptError unless every row is kept, removed or quarantined, exactly once, and every witness is kept.
+
+    A rewritten row is a kept one; it has a decision for each reason, and other values to be written.
+    """
+    removed = gone_rows(result.decisions)
     aside = np.array([q.row for q in quarantined], np.int64)
     gone = np.concatenate([removed, aside])
     broken = ""
@@ -328,13 +342,15 @@ def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[
         broken = f"a decision names row {gone.max()} of {rows_in}"
     elif len(np.unique(gone)) != len(gone):
         broken = "a row has two decisions"
-    elif set(result.decisions["action"].unique().to_pylist()) - {"remove", "quarantine"}:
-        broken = "a stage may remove and quarantine rows; rewriting has no writer here"
+    elif set(result.decisions["action"].unique().to_pylist()) - set(decision_rows.ACTIONS):
+        broken = f"an action is none of {', '.join(decision_rows.ACTIONS)}"
     else:
         kept = np.ones(rows_in, bool)
         kept[gone] = False
+        broken = _broken_rewrite(result, kept)
         may_witness = kept.copy()  # where no copy is to stay, the one that would have stayed goes by its own reason
         may_witness[removed[pc.equal(result.decisions["reason"], decision_rows.DUPLICATED).to_numpy()]] = True
+    if not broken:
         witnesses = result.decisions["witness_row"].drop_null().to_numpy()
         if len(witnesses) and not may_witness[witnesses].all():
             broken = f"row {witnesses[~may_witness[witnesses]][0]} is a witness and was not kept"
@@ -348,10 +364,30 @@ def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[
         )
 
 
+def gone_rows(decided: pa.Table) -> np.ndarray:
+    """Return the rows that decisions take out of the data, int64: all but the rewritten ones."""
+    return decided.filter(pc.not_equal(decided["action"], "rewrite"))["row"].to_numpy()
+
+
+def _broken_rewrite(result: StageResult, kept: np.ndarray) -> str:
+    """What is wrong with the rewritten rows, "" where nothing is."""
+    told = result.decisions.filter(pc.equal(result.decisions["action"], "rewrite"))
+    rows = np.unique(told["row"].to_numpy())
+    written = (result.rewritten or REWRITTEN.empty_table())["row"].to_numpy()
+    if not np.array_equal(rows, np.sort(written)):
+        return "the rows with a decision to rewrite are not the rows with new values"
+    if len(rows) and (rows[0] < 0 or rows[-1] >= len(kept) or not kept[rows].all()):
+        return "a rewritten row is not kept"
+    for row, detail in zip(told["row"].to_pylist(), told["detail"].to_pylist(), strict=True):
+        if decision_rows.rewritten_to(detail) != result.record_ids[row].tobytes().hex():
+            return f"the decision about row {row} does not lead to its new record id"
+    return ""
+
+
 def kept_mask(result: StageResult, quarantined: Sequence[Quarantine]) -> np.ndarray:
     """Return which rows are kept: bool [rows_in]."""
     keep = np.ones(len(result.record_ids), bool)
-    keep[result.decisions["row"].to_numpy()] = False
+    keep[gone_rows(result.decisions)] = False
     keep[[q.row for q in quarantined]] = False
     return keep
 

@@ -3,12 +3,16 @@
 Where input and output are JSON lines, a kept line is written as it stands, byte for byte but for its line ending. Where
 both are Parquet of one schema, columns are copied. Everything else goes through rows, with the types that all values
 have.
+
+A row that the stage rewrote is the row as it was with other values in the columns that `Rewritten` names; it alone is
+serialised again.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lpt_data.columns import Columns, find_columns
+from lpt_data.columns import Columns, dump, find_columns
 from lpt_data.dataset import Batch, Dataset, Quarantine
 from lpt_data.io.lines import parse_exact
 from lpt_data.io.readers import raw_lines
@@ -31,28 +35,65 @@ from manifests.errors import BadInputError
 _ROUNDED = 2.0**63  # orjson makes a float at least this large of an integer that does not fit 64 bits
 
 
+# The rewritten rows of a stage: row in the input, and a JSON object of the columns that have other values now.
+REWRITTEN = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("columns", pa.large_binary())])
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The new values of rewritten rows; empty for a stage that rewrites nothing."""
+
+    rows: np.ndarray  # int64 [n], ascending
+    columns: pa.ChunkedArray | None
+
+    @classmethod
+    def of(cls, table: pa.Table | None) -> Rewritten:
+        """Make one out of a table of REWRITTEN, in any order, or of None."""
+        if table is None:
+            return cls(np.zeros(0, np.int64), None)
+        ordered = table.sort_by("row")
+        return cls(ordered["row"].to_numpy(), ordered["columns"])
+
+    def within(self, rows: np.ndarray) -> dict[int, dict[str, Any]]:
+        """Return the rewritten ones among rows (int64 [n], ascending): place among them -> column -> new value."""
+        if self.columns is None or not len(rows):
+            return {}
+        first, last = np.searchsorted(self.rows, [rows[0], rows[-1] + 1]).tolist()
+        places = np.searchsorted(rows, self.rows[first:last]).tolist()
+        values = self.columns.slice(first, last - first).to_pylist()
+        return {place: orjson.loads(value) for place, value in zip(places, values, strict=True)}
+
+
 def write_survivors(
-    dataset: Dataset, keep: np.ndarray, path: Path, named: Path, columns: Columns | None, progress: Progress
+    dataset: Dataset,
+    keep: np.ndarray,
+    path: Path,
+    named: Path,
+    columns: Columns | None,
+    progress: Progress,
+    rewritten: Rewritten,
 ) -> int:
     """Write the rows where `keep` (bool [rows_in]) holds to `path`, in the format of the name `named`; returns how
     many.
     """
     file_format, compression = format_of(named)
     if file_format == "jsonl" and _all(dataset, "jsonl"):
-        return write_lines(path, compression, _kept_lines(dataset, keep, progress))
+        return write_lines(path, compression, _kept_lines(dataset, keep, progress, rewritten))
     schema = _shared_schema(dataset) if file_format == "parquet" else None
     if schema is not None:
-        return write_tables(path, schema, _kept_tables(dataset, keep, progress))
-    return write_rows(path, kept_rows(dataset, keep, progress), columns, named)
+        return write_tables(path, schema, _kept_tables(dataset, keep, progress, rewritten))
+    return write_rows(path, kept_rows(dataset, keep, progress, rewritten), columns, named)
 
 
-def columns_needed(dataset: Dataset, keep: np.ndarray, named: Path, progress: Progress) -> Columns | None:
+def columns_needed(
+    dataset: Dataset, keep: np.ndarray, named: Path, progress: Progress, rewritten: Rewritten
+) -> Columns | None:
     """Return the columns of the kept rows where the output format must know them beforehand, else None."""
     if not types_matter(dataset, named):
         return None
     if dataset.uniform is not None and keep.any():
         return dataset.uniform
-    return find_columns(kept_rows(dataset, keep, progress, "looking at columns"))
+    return find_columns(kept_rows(dataset, keep, progress, rewritten, "looking at columns"))
 
 
 def types_matter(dataset: Dataset, named: Path) -> bool:
@@ -69,25 +110,31 @@ def write_quarantine(dataset: Dataset, rows: Sequence[Quarantine], path: Path) -
 
 
 def kept_rows(
-    dataset: Dataset, keep: np.ndarray, progress: Progress, label: str = "writing"
+    dataset: Dataset, keep: np.ndarray, progress: Progress, rewritten: Rewritten, label: str = "writing"
 ) -> Iterator[dict[str, Any]]:
-    """Yield kept rows as dicts with their values as written."""
+    """Yield kept rows as dicts with their values as written, or as rewritten."""
     if dataset.uniform is not None:  # checked in the first pass, with no value that a second reader could lose
-        for lines in _kept_lines(dataset, keep, progress, label):
+        for lines in _kept_lines(dataset, keep, progress, rewritten, label):
             yield from map(orjson.loads, lines)
         return
     for batch in dataset.batches():
         places = np.flatnonzero(keep[batch.rows])
-        if isinstance(batch.records, pa.Table):
-            if len(places):
-                yield from _json_safe(batch, places, dataset)
-        elif batch.raw is not None:
-            raw = batch.raw
-            for i in places.tolist():
-                yield parse_exact(raw[i]) if _may_be_rounded(batch.records[i]) else batch.records[i]
-        else:
-            yield from (batch.records[i] for i in places.tolist())
+        new = rewritten.within(batch.rows)
+        for i, row in zip(places.tolist(), _as_written(batch, places, dataset), strict=True):
+            yield {**row, **new[i]} if i in new else row
         progress(int(batch.rows[-1]) + 1 if len(batch.rows) else 0, len(keep), label)
+
+
+def _as_written(batch: Batch, places: np.ndarray, dataset: Dataset) -> Iterator[dict[str, Any]]:
+    if isinstance(batch.records, pa.Table):
+        if len(places):
+            yield from _json_safe(batch, places, dataset)
+    elif batch.raw is not None:
+        raw = batch.raw
+        for i in places.tolist():
+            yield parse_exact(raw[i]) if _may_be_rounded(batch.records[i]) else batch.records[i]
+    else:
+        yield from (batch.records[i] for i in places.tolist())
 
 
 def _may_be_rounded(value: Any) -> bool:
@@ -110,7 +157,7 @@ def _shared_schema(dataset: Dataset) -> pa.Schema | None:
 
 
 def _kept_lines(
-    dataset: Dataset, keep: np.ndarray, progress: Progress, label: str = "writing"
+    dataset: Dataset, keep: np.ndarray, progress: Progress, rewritten: Rewritten, label: str = "writing"
 ) -> Iterator[list[bytes]]:
     at = 0
     for source in dataset.files:
@@ -119,19 +166,40 @@ def _kept_lines(
             wanted = keep[at:end]
             if len(wanted) != len(lines):
                 raise input_changed(source.path)
+            places = np.flatnonzero(wanted).tolist()
+            new = rewritten.within(np.arange(at, end))
             kept = list(compress(lines, wanted.tolist()))
             if None in kept:
                 raise input_changed(source.path)
+            if new:
+                kept = [_rewritten_line(line, new.get(i)) for i, line in zip(places, kept, strict=True)]
             yield kept  # type: ignore[misc]
             at = end
             progress(at, len(keep), label)
 
 
-def _kept_tables(dataset: Dataset, keep: np.ndarray, progress: Progress) -> Iterator[pa.Table]:
+def _rewritten_line(line: bytes | None, columns: Mapping[str, Any] | None) -> bytes | None:
+    return line if columns is None or line is None else dump({**parse_exact(line), **columns})
+
+
+def _kept_tables(dataset: Dataset, keep: np.ndarray, progress: Progress, rewritten: Rewritten) -> Iterator[pa.Table]:
     for batch in dataset.batches():
         assert isinstance(batch.records, pa.Table)
-        yield batch.records.filter(pa.array(keep[batch.rows])).replace_schema_metadata(None)
+        table = _with_new_values(batch.records, rewritten.within(batch.rows))
+        yield table.filter(pa.array(keep[batch.rows])).replace_schema_metadata(None)
         progress(int(batch.rows[-1]) + 1, len(keep), "writing")
+
+
+def _with_new_values(table: pa.Table, new: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+    """The table with the new values in place, every column in the type it had."""
+    for name in sorted({name for columns in new.values() for name in columns}):
+        number = table.column_names.index(name)
+        values = table[name].to_pylist()
+        for place, columns in new.items():
+            if name in columns:
+                values[place] = columns[name]
+        table = table.set_column(number, table.schema.field(number), pa.array(values, table.schema.field(number).type))
+    return table
 
 
 def _json_safe(batch: Batch, places: np.ndarray, dataset: Dataset) -> list[dict[str, Any]]:

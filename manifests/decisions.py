@@ -1,4 +1,7 @@
-"""Decisions: one row for each row of the input that a stage removed, rewrote or quarantined; kept rows have none.
+"""Decisions: what a stage removed, rewrote or quarantined; rows that are kept as they are have none.
+
+A row that is removed or quarantined has one decision. A row that is rewritten has one for each reason: its `record_id`
+is the old one, and `detail` is "old id -> new id".
 
 They are Parquet files beside the catalog, so that ten million of them are one small file and not a table. Record
 ids are lower-case hex strings, because people compare and paste them in SQL
@@ -74,6 +77,26 @@ def empty() -> pa.Table:
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Return several tables of SCHEMA as one, in the order of `row`."""
     return pa.concat_tables([empty(), *tables]).sort_by("row")
+
+
+_ARROW = " -> "
+_NEW_ID = slice(64 + len(_ARROW), 128 + len(_ARROW))
+
+
+def rewrite_detail(old: str, new: str) -> str:
+    """Return the detail of a decision to rewrite: both record ids in hex."""
+    return f"{old}{_ARROW}{new}"
+
+
+def rewritten_to(detail: str | None) -> str:
+    """Return the new record id that the detail of a decision to rewrite names, "" where it names none."""
+    return detail[_NEW_ID] if detail and detail[64 : _NEW_ID.start] == _ARROW else ""
+
+
+def new_ids(decisions: pa.Table) -> pa.ChunkedArray:
+    """Return the new record id of each decision to rewrite, null for other decisions: string [rows]."""
+    ids = pc.utf8_slice_codeunits(decisions["detail"], _NEW_ID.start, _NEW_ID.stop)
+    return pc.if_else(pc.equal(decisions["action"], "rewrite"), ids, pa.scalar(None, pa.string()))
 
 
 def reasons(decisions: pa.Table, action: str) -> dict[str, int]:

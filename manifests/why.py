@@ -181,7 +181,12 @@ class _Trail:
         full: set[str] = set()
         for body in self.stages:
             table = self.table(body)
-            for column, row_column, found in (("record_id", "row", decided), ("witness_id", "witness_row", witnessed)):
+            table = table.append_column("new_id", decisions.new_ids(table))
+            for column, row_column, found in (
+                ("record_id", "row", decided),
+                ("new_id", "row", decided),
+                ("witness_id", "witness_row", witnessed),
+            ):
                 hits = table.filter(pc.fill_null(pc.starts_with(table[column], prefix), False))
                 full |= set(hits[column].to_pylist())
                 rows = dict.fromkeys(row for row in hits[row_column].to_pylist() if row is not None)
@@ -237,6 +242,10 @@ class _Trail:
                 self.answer.survivor = given["witness_id"]
             elif given["reason"] == decisions.DUPLICATED:
                 self.answer.survivor = ""  # no copy was to stay
+            if what == "rewritten" and (new := decisions.rewritten_to(decision["detail"])):
+                self.answer.survivor = new
+                if not witness:
+                    self._ids.setdefault(new)
         stage, stage_id = str(body.get("stage")), str(body.get("stage_id"))
         self.answer.steps.append(Step(stage, stage_id, row, file=place[0], file_row=place[1], witness=witness, **given))
 

@@ -228,7 +228,8 @@ def test_a_stage_that_loses_rows_writes_nothing(tmp_path, source, catalog):
         "names row 6": changed(row=[1, 6]),
         "was not kept": changed(witness_row=[4, 0]),
         "has two": changed(row=[1, 2]),  # row 2 is in quarantine
-        "no writer": changed(action=["rewrite", "remove"]),
+        "new values": changed(action=["rewrite", "remove"]),  # a row to rewrite, and nothing to write
+        "an action is none": changed(action=["burn", "remove"]),
     }
     for what, decide in broken.items():
         with pytest.raises(LptError, match=what):

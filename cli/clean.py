@@ -1,0 +1,98 @@
+"""``lpt data clean``: texts mended, masked or dropped by a table of rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cli.data import show_report
+from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
+from cli.options import settings as read_settings
+from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
+
+EXAMPLES = examples(
+    "lpt data clean corpus.jsonl --out clean.parquet",
+    "lpt data clean chats.jsonl --out clean.jsonl --preset sft --secrets mask",
+    "lpt data clean pages/ --out clean.jsonl.zst --languages en,zh --rules gopher,-gopher.bullets,pii",
+    "lpt data clean corpus.jsonl --out clean.jsonl --config rules.yaml   # limits: {gopher.words: {min: 20}}",
+    "lpt sql \"select reason, count(*) from v_decision where action = 'rewrite' group by 1\"",
+)
+
+
+def clean(
+    inputs: Inputs,
+    out: Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.", show_default=False)],
+    preset: Annotated[
+        Literal["web", "sft", "code", "none"] | None,
+        typer.Option(
+            help="Which rules run: web (all), sft and code (mend, private), none. Default: web for text rows."
+        ),
+    ] = None,
+    rules: Annotated[
+        str | None,
+        typer.Option(help="Rules or families instead of the preset's; -NAME leaves one out.", show_default=False),
+    ] = None,
+    languages: Annotated[
+        str | None, typer.Option(help="Languages that stay, such as en,zh; needs lpt[clean].", show_default=False)
+    ] = None,
+    pii: Annotated[
+        Literal["mask", "keep"] | None, typer.Option(help="Personal data: mask (default) or keep.", show_default=False)
+    ] = None,
+    secrets: Annotated[
+        Literal["drop", "mask", "keep"] | None,
+        typer.Option(help="Keys and tokens: drop the row (default), mask, or keep.", show_default=False),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="YAML with the same settings and `limits`: rule, threshold, value.", show_default=False),
+    ] = None,
+    layout: Layout = None,
+    text_column: TextColumn = "text",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Mend, mask or drop texts by the published rules (Gopher, C4, FineWeb); every decision has its reason."""
+    from lpt_data.clean import config_of, decide
+    from lpt_data.dataset import Dataset
+    from lpt_data.stage import run_stage
+    from manifests.catalog import Catalog
+
+    given = {"preset": preset, "rules": rules, "languages": languages, "pii": pii, "secrets": secrets}
+    chosen = read_settings(None, config) | {name: value for name, value in given.items() if value is not None}
+    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
+    chosen.setdefault("preset", "web" if dataset.kind == "text" else "sft")
+    settled = config_of(chosen)
+    opened, progress = Catalog.open(catalog), Progress_()
+    report = run_stage(
+        "clean", dataset, settled, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
+    )
+    progress.close()
+    tell_notes(opened)
+    if json:
+        as_json(report.to_json())
+    else:
+        show_report(report)
+        show_clean(report.body)
+    if not dry_run:
+        tell_head(opened)
+
+
+def show_clean(body: dict[str, Any]) -> None:
+    """What was rewritten by reason, what each reason looks like, and which rules did not run."""
+    extra = body["extra"]
+    counts = {**body["removed"], **body["rewritten"]}
+    if body["rewritten"]:
+        table(["rewritten", "rows"], body["rewritten"].items())
+        say(f"{extra['rows_rewritten']:,} rows were rewritten; a row may be counted under several reasons")
+    shown = [
+        (reason, example["row"], one_line(example["before"]), one_line(example["after"]) or example.get("detail", ""))
+        for reason in sorted(counts, key=lambda name: -counts[name])
+        for example in extra["examples"].get(reason, [])[:1]
+    ]
+    if shown:
+        table(["reason", "row", "before", "after, or what was measured"], shown, title="one example of each reason")
+    for name, why in extra["rules_skipped"].items():
+        say(f"not run: {name}: {why}", style="yellow")
