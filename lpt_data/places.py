@@ -29,6 +29,12 @@ def check_outputs(outputs: Sequence[Path], dataset: Dataset, references: Sequenc
     inputs = {os.path.realpath(source.path): source.path for source in (*dataset.files, *references)}
     for path in outputs:
         format_of(path)
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:  # a name too long, a folder that may not be entered
+            raise cannot_write(path, error) from error
         if os.path.realpath(path) in inputs:
             raise BadInputError("an output is one of the inputs", seen=str(path), next="choose another name for --out")
         if path.is_dir():

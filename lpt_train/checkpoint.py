@@ -95,7 +95,7 @@ def save_checkpoint(
             "trainable": [name for name, parameter in model.named_parameters() if parameter.requires_grad],
             "files": {str(path.relative_to(temporary)): _sha256(path) for path in _files(temporary)},
         }  # fmt: skip
-        _write_json(temporary / STATE, state)
+        _write_json(temporary / STATE, {**state, "sha256": _state_sha256(state)})
         for path in _files(temporary):
             path.chmod((temporary / STATE).stat().st_mode)  # safetensors makes files that only their owner can read
             fsync_file(path)
@@ -144,11 +144,17 @@ def load_checkpoint(
 def read_state(path: Path) -> dict[str, Any]:
     """The JSON half of a checkpoint."""
     try:
-        return json.loads((path / STATE).read_text(encoding="utf-8"))
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInputError(
             "there is no readable checkpoint", seen=f"{path}: {error}", next="check the path"
         ) from error
+    if not isinstance(state, dict) or state.get("sha256") != _state_sha256(state):
+        raise BadInputError(
+            "a checkpoint is damaged", seen=f"{path / STATE} is not as it was written",
+            next=f"remove the folder {path} to resume from the one before it",
+        )  # fmt: skip
+    return state
 
 
 def checkpoint_sha256(path: Path) -> str:
@@ -172,6 +178,12 @@ def read_provenance(model: str | Path) -> dict[str, Any] | None:
         raise BadInputError(
             "what a model was made from cannot be read", seen=f"{path}: {error}", next="copy the model's folder again"
         ) from error
+
+
+def _state_sha256(state: Mapping[str, Any]) -> str:
+    """The digest of the JSON half, as it is after a round trip, without the place of the digest itself."""
+    plain = json.loads(json.dumps({name: value for name, value in state.items() if name != "sha256"}))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _write_model(model: torch.nn.Module, folder: Path) -> None:

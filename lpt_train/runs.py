@@ -375,11 +375,17 @@ def _new_id(algorithm: str, created: str) -> str:
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_bytes())
+        body = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UsageError(
             "there is no run to resume", seen=f"{path}: {error}", next="start it without --resume"
         ) from error
+    parts = ("config", "model") if isinstance(body, dict) else ()
+    if not parts or "run_id" not in body or not all(isinstance(body.get(name), dict) for name in parts):
+        raise BadInputError(
+            "the record of the run is damaged", seen=str(path), next="start a new run in another folder"
+        )
+    return body
 
 
 def _json_bytes(value: Mapping[str, Any]) -> bytes:

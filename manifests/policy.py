@@ -312,6 +312,8 @@ def _bound(text: Any, origin: str) -> Bound:
     match = _BOUND.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise BadInputError("not a bound", seen=f"{origin}: {text!r}", next="e.g. '<= 0.05', with quotes")
+    if math.isinf(float(match[2])):
+        raise BadInputError("a bound that nothing can break", seen=f"{origin}: {text}"[:300], next="e.g. '<= 0.05'")
     return Bound(match[1], float(match[2]))
 
 

@@ -46,10 +46,12 @@ def fetch(ref: str, beside: Path) -> tuple[str, str, Path | None]:
         return found[ref].read_text("utf-8"), ref, None
     path = beside / ref
     try:
+        if path.exists() and not path.is_file():  # a pipe would wait for ever, /dev/zero has no end
+            raise BadInputError("a policy is a file", seen=str(path), next="name a YAML file, or lpt:NAME")
         if path.stat().st_size > _MAX_BYTES:
             raise BadInputError("a policy of more than 1 MiB is no policy", seen=str(path), next="check the path")
         return path.read_text("utf-8"), str(path.resolve()), path.parent
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # of the second kind: no UTF-8, NUL in the path
         known = ", ".join(shipped())
         raise BadInputError(
             "the policy cannot be read", seen=f"{path}: {error}", next=f"one of: {known}, or a path"

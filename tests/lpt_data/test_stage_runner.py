@@ -197,6 +197,7 @@ def test_outputs_are_refused_before_any_work(tmp_path, source, catalog):
         ("folder.jsonl", "is a folder"),
         ("absent/out.jsonl", "does not exist"),
         ("out.xlsx", "extension"),
+        ("x" * 300 + ".jsonl", "cannot be written"),
         ("out", "extension"),
     ]:
         with pytest.raises(BadInputError, match=what):

@@ -199,6 +199,17 @@ def test_a_damaged_file_is_named(tiny, tmp_path):
     assert "optimizer.safetensors" in str(error.value)
 
 
+@pytest.mark.parametrize("change", [{"step": 99}, {"cursor": {}}, {"files": {}}, {"sha256": None}, "list", "empty"])
+def test_an_edited_state_is_damage(tiny, tmp_path, change):
+    model, optimizer = trained(tiny, lora=True)
+    path = save(tmp_path, model, optimizer)
+    state = json.loads((path / "state.json").read_text())
+    edited = [] if change == "list" else {} if change == "empty" else state | change
+    (path / "state.json").write_text(json.dumps(edited))
+    with pytest.raises(BadInputError, match="damaged"):
+        load_checkpoint(path, model=model, optimizer=optimizer, provenance=PROVENANCE)
+
+
 @pytest.mark.parametrize(
     "change", [{"split": "b@1:train"}, {"manifest": "n"}, {"tokenizer": {"f": "2"}}, {"run_id": "s"}]
 )

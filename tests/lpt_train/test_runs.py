@@ -15,7 +15,7 @@ from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.proof import Proof
 from lpt_train.runs import Run, StopRequest, check_resume
 from manifests.catalog import Catalog
-from manifests.errors import BusyError, LptError, RefusedError, UsageError
+from manifests.errors import BadInputError, BusyError, LptError, RefusedError, UsageError
 
 TOKENIZER = {"fingerprint": "f", "template_sha256": "t"}
 EFFECTIVE = {"verdict": "effective"}
@@ -56,6 +56,13 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path, sft_split, tiny)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
     with pytest.raises(UsageError, match="no run to resume"):
         create(tmp_path / "other", sft_split, tiny, resume=True)
+
+
+@pytest.mark.parametrize("record", ["[]", "{}", '{"run_id": "r", "config": 1, "model": {}}'])
+def test_a_damaged_record_is_not_resumed(tmp_path, sft_split, tiny, record):
+    (tmp_path / "run.json").write_text(record)
+    with pytest.raises(BadInputError, match="damaged"):
+        create(tmp_path, sft_split, tiny, resume=True)
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path, sft_split, tiny):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 
@@ -158,6 +159,10 @@ BAD = {
     "contradiction in way": "name: x\ncontract: sft\nchecks: [{id: a, tune: '<= 1', reject: '>= 5'}]",
     "an alias": "name: &n x\ncontract: *n",
     "a tag": "name: !!python/object/apply:os.system [id]\ncontract: sft",
+    "a bound that nothing breaks": "name: x\ncontract: sft\nchecks: [{id: a, reject: '<= 1e999'}]",
+    "a parent with NUL in its name": 'name: x\ncontract: sft\nextends: "a\\0b"',
+    "a parent without an end": "name: x\ncontract: sft\nextends: /dev/zero",
+    "a parent that is a folder": "name: x\ncontract: sft\nextends: .",
     "a circle": "name: x\ncontract: sft\nextends: p.yaml",
     "an absent parent": "name: x\ncontract: sft\nextends: absent.yaml",
     "a dropped stranger": "name: x\ncontract: sft\ndrop: [a]",
@@ -179,6 +184,9 @@ def test_where_there_is_no_policy(tmp_path):
         load_policy("lpt:nothing", "sft")
     with pytest.raises(BadInputError):
         load_policy(tmp_path / "absent.yaml", "sft")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(BadInputError, match="is a file"):
+        load_policy(tmp_path / "pipe.yaml", "sft")
     (tmp_path / "huge.yaml").write_bytes(b"#" * (2 << 20))
     with pytest.raises(BadInputError, match="1 MiB"):
         load_policy(tmp_path / "huge.yaml", "sft")
