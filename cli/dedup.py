@@ -132,8 +132,6 @@ def dedup(
     else:
         show_report(report)
         show_dedup(report.extra)
-        if dry_run:
-            say("dry run: nothing was written or recorded, so `lpt why` does not know this stage", style="yellow")
     if not dry_run:
         tell_head(opened)
 
@@ -151,7 +149,9 @@ def show_report(report: StageReport) -> None:
         say("done before with the same input and settings; the output stands as it was", style="dim")
     say(f"{body['output']}  content_root {str(body['content_root'])[:16]}…  stage {body['stage_id']}")
     say(f"{body['seconds']:.1f} s, {body['rows_per_second']:,.0f} rows/s, {body['peak_memory_bytes'] / 2**20:,.0f} MiB")
-    if body["removed"] or body["quarantined"]:
+    if getattr(report, "dry_run", False):
+        say("dry run: nothing was written or recorded, so `lpt why` does not know this stage", style="yellow")
+    elif body["removed"] or body["quarantined"]:
         say(f"why a row went: lpt why {body['stage_id']}:ROW   or: lpt sql @removed", style="dim")
 
 

@@ -349,7 +349,8 @@ def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[
         kept[gone] = False
         broken = _broken_rewrite(result, kept)
         may_witness = kept.copy()  # where no copy is to stay, the one that would have stayed goes by its own reason
-        may_witness[removed[pc.equal(result.decisions["reason"], decision_rows.DUPLICATED).to_numpy()]] = True
+        duplicated = result.decisions.filter(pc.equal(result.decisions["reason"], decision_rows.DUPLICATED))
+        may_witness[duplicated["row"].to_numpy()] = True
     if not broken:
         witnesses = result.decisions["witness_row"].drop_null().to_numpy()
         if len(witnesses) and not may_witness[witnesses].all():
