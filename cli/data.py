@@ -14,7 +14,7 @@ from manifests.errors import UsageError
 if TYPE_CHECKING:
     from lpt_data.stage import StageReport
 
-app = typer.Typer(help="Raw files: dedup, split, audit.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Raw files: dedup, split, mix, tokens, audit.", no_args_is_help=True, rich_markup_mode=None)
 
 DEDUP_EXAMPLES = examples(
     "lpt data dedup corpus.jsonl --out clean.parquet",
@@ -130,6 +130,8 @@ def show_report(report: StageReport) -> None:
     """The funnel of one stage, on one screen."""
     body = report.to_json()
     rows: list[tuple[str, Any]] = [("rows in", body["rows_in"])]
+    if body.get("repeated"):
+        rows.append(("  repeated", body["repeated"]))
     rows += [(f"  removed: {reason}", n) for reason, n in body["removed"].items()]
     if body["quarantined"]:
         rows.append(("  quarantined", body["quarantined"]))

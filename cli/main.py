@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from cli import admit, audit, catalog, data, demo, evaluate, generate, manifest, sql, train
+from cli import admit, audit, catalog, data, demo, evaluate, generate, manifest, mix, sql, tokens, train
 from cli.output import ReaderGoneError, error, say
 from manifests.errors import LptError, UsageError
 
@@ -32,6 +32,7 @@ app = typer.Typer(
 
 app.add_typer(data.app, name="data")
 data.app.add_typer(generate.app, name="generate")
+data.app.add_typer(tokens.app, name="tokens")
 app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")
@@ -41,6 +42,7 @@ app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
+data.app.command("mix", epilog=mix.EXAMPLES)(mix.mix)
 
 
 @app.callback(invoke_without_command=True)

@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 
 from lpt_data.dataset import Dataset, Quarantine
+from lpt_data.ordered import Order
 from manifests.files import atomic_path
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ def path_of(directory: Path, stage_id: str) -> Path:
 
 def save(path: Path, dataset: Dataset, result: StageResult) -> None:
     """Write a result down, whole or not at all."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, result.decisions.schema) as writer:
-        writer.write_table(result.decisions)
     told = {
         "extra": result.extra,
         "rows_in": dataset.rows_in,
@@ -36,11 +34,13 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
     }
     arrays: dict[str, Any] = {
         "record_ids": result.record_ids,
-        "decisions": np.frombuffer(sink.getvalue(), np.uint8),
+        "decisions": _packed(result.decisions),
         "told": np.frombuffer(orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
     }
     if result.part is not None:
         arrays["part"] = result.part
+    if result.order is not None:
+        arrays |= {"order": result.order.rows, "added": _packed(result.order.added)}
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays)
 
@@ -53,9 +53,21 @@ def load(path: Path, dataset: Dataset) -> StageResult | None:
         with np.load(path, allow_pickle=False) as note:
             arrays = {name: note[name] for name in note.files}
         told = orjson.loads(arrays["told"].tobytes())
-        decisions = pa.ipc.open_file(pa.py_buffer(arrays["decisions"].tobytes())).read_all()
+        decisions = _unpacked(arrays["decisions"])
+        order = Order(arrays["order"], _unpacked(arrays["added"])) if "order" in arrays else None
         quarantined = [Quarantine(**found) for found in told["quarantined"]]
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, pa.ArrowException):
         return None  # no note, or one that cannot be used: deciding again gives the same
     dataset.restore(told["rows_in"], told["first_rows"], quarantined)
-    return StageResult(decisions, arrays["record_ids"], told["extra"], arrays.get("part"))
+    return StageResult(decisions, arrays["record_ids"], told["extra"], arrays.get("part"), order)
+
+
+def _packed(table: pa.Table) -> np.ndarray:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return np.frombuffer(sink.getvalue(), np.uint8)
+
+
+def _unpacked(packed: np.ndarray) -> pa.Table:
+    return pa.ipc.open_file(pa.py_buffer(packed.tobytes())).read_all()

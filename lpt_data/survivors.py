@@ -39,7 +39,7 @@ def write_survivors(
     file_format, compression = format_of(named)
     if file_format == "jsonl" and _all(dataset, "jsonl"):
         return write_lines(path, compression, _kept_lines(dataset, keep, progress))
-    schema = _shared_schema(dataset) if file_format == "parquet" else None
+    schema = shared_schema(dataset) if file_format == "parquet" else None
     if schema is not None:
         return write_tables(path, schema, _kept_tables(dataset, keep, progress))
     return write_rows(path, kept_rows(dataset, keep, progress), columns, named)
@@ -48,7 +48,7 @@ def write_survivors(
 def columns_needed(dataset: Dataset, keep: np.ndarray, named: Path, progress: Progress) -> Columns | None:
     """Return the columns of the kept rows where the output format must know them beforehand, else None."""
     file_format = format_of(named)[0]
-    if file_format in ("jsonl", "json") or (file_format == "parquet" and _shared_schema(dataset) is not None):
+    if file_format in ("jsonl", "json") or (file_format == "parquet" and shared_schema(dataset) is not None):
         return None
     return find_columns(kept_rows(dataset, keep, progress, "looking at columns"))
 
@@ -90,7 +90,8 @@ def _all(dataset: Dataset, file_format: str) -> bool:
     return all(source.format == file_format for source in dataset.files)
 
 
-def _shared_schema(dataset: Dataset) -> pa.Schema | None:
+def shared_schema(dataset: Dataset) -> pa.Schema | None:
+    """Return the schema that all files have, where all are Parquet."""
     if not _all(dataset, "parquet"):
         return None
     schemas = [pq.read_schema(source.path).remove_metadata() for source in dataset.files]

@@ -40,6 +40,12 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "data generate package-docs": ("--out docs.jsonl --max-bytes 60000", None),
     "data dedup": ("docs.jsonl --out clean.parquet --threshold 0.8", DATA),
     "data split": ("problems.jsonl --key countdown --test 12 --seed 1 --out splits", DATA | {"splits", "disjoint"}),
+    "data mix": ("mix.yaml --out mixed.jsonl", DATA | {"plan_hash", "domains", "phases", "warnings", "repeated"}),
+    "data tokens measure": ("docs.jsonl --tokenizer tiny", {"rows", "characters", "bytes", "tokenizers"}),
+    "data tokens train": (
+        "docs.jsonl --vocab-size 300 --out tokenizer.json",
+        {"output", "sha256", "vocabulary", "asked"},
+    ),
     "data audit": ("train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown", AUDIT),
     "admit": (
         "sums --contract rlvr --train splits/train.jsonl --test splits/test.jsonl --key countdown --out sums",
@@ -89,6 +95,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
     turns = [{"role": "user", "content": "say one"}, {"role": "assistant", "content": "one"}]
     (folder / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 2)
+    (folder / "mix.yaml").write_text(
+        "domains:\n  sums: {inputs: problems.jsonl, weight: 0.75}\n"
+        "  held: {inputs: splits/test.jsonl, weight: 0.25, layout: countdown}\ntotal: {rows: 64}\nkind: rlvr\n"
+    )
     return folder
 
 
@@ -116,7 +126,8 @@ def test_each_command_runs(folder, name):
     if keys & {"checks"} and name != "manifest diff":
         assert all(set(check) >= CHECK for check in body["checks"])
     if keys >= DATA:
-        assert body["rows_in"] == body["rows_out"] + sum(body["removed"].values()) + body["quarantined"]
+        repeated = body.get("repeated", 0)
+        assert body["rows_in"] + repeated == body["rows_out"] + sum(body["removed"].values()) + body["quarantined"]
         assert (folder / body["decisions"]).is_file()
         assert (folder / body["output"]).exists()
     if keys >= RUN:
