@@ -57,7 +57,7 @@ def mix(
 
     report = mix_domains(
         read,
-        out=out or Path("mixture.jsonl"),
+        out=out or Path("plan-only.jsonl"),
         catalog=opened,
         tokenizer=None if tokenizer is None else open_any(tokenizer),
         plan_only=plan,

@@ -130,23 +130,22 @@ class _Rows:
 
     rows: np.ndarray  # int64 [n]
     ids: np.ndarray  # uint8 [n, 32]
-    contents: list[bytes]  # 16 bytes each, of record and other columns: what a draw follows
+    contents: np.ndarray  # uint8 [n, 16], of record and other columns: what a draw follows
     tokens: np.ndarray | None  # int64 [n]
     scores: np.ndarray | None  # float64 [n], NaN where a curriculum has no number to go by
 
 
 def _read(joined: Joined, spec: MixSpec, counter: TokenizerFile | None, progress: Progress) -> _Rows:
     rows: list[int] = []
-    ids: list[bytes] = []
-    contents: list[bytes] = []
+    ids, contents = bytearray(), bytearray()
     scores: list[float] = []
     tokens: list[int] = []
     held: list[str] = []
     column = None if spec.curriculum is None else spec.curriculum.column
     for row, record, extra, name in joined.identified():
         rows.append(row)
-        ids.append(name)
-        contents.append(hashlib.sha256(name + _other(extra)).digest()[:16])
+        ids += name
+        contents += hashlib.sha256(name + _other(extra)).digest()[:16]
         if column is not None:
             scores.append(_score(extra.get(column)))
         if counter is not None:
@@ -160,8 +159,8 @@ def _read(joined: Joined, spec: MixSpec, counter: TokenizerFile | None, progress
         tokens += counter.lengths(held)
     return _Rows(
         np.array(rows, np.int64),
-        np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 32),
-        contents,
+        np.frombuffer(ids, np.uint8).reshape(-1, 32),
+        np.frombuffer(contents, np.uint8).reshape(-1, 16),
         np.array(tokens, np.int64) if counter is not None else None,
         np.array(scores, np.float64) if column is not None else None,
     )
@@ -207,7 +206,7 @@ def _decide(
             Pool(
                 domain=domain,
                 rows=read.rows[mine],
-                contents=[read.contents[i] for i in mine.tolist()],
+                contents=read.contents[mine],
                 tokens=None if read.tokens is None else read.tokens[mine],
                 scores=None if read.scores is None else read.scores[mine],
                 root=content_root(read.ids[mine]).root,

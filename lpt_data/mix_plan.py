@@ -29,7 +29,7 @@ class Pool:
 
     domain: Domain
     rows: np.ndarray  # int64 [n], index in the input
-    contents: list[bytes]  # 16 bytes each: what the draw follows
+    contents: np.ndarray  # uint8 [n, 16]: what the draw follows
     tokens: np.ndarray | None  # int64 [n], where the total is in tokens
     scores: np.ndarray | None  # float64 [n], where there is a curriculum
     root: str
@@ -41,10 +41,10 @@ class Pool:
     def keys(self, salt: str) -> np.ndarray:
         """Return a number for each row that follows from its content and a salt alone, uint64 [n]."""
         start = hashlib.sha256(salt.encode() + b"\0")
-        found = np.empty(len(self.contents), np.uint64)
-        for place, content in enumerate(self.contents):
+        found, contents = np.empty(len(self.rows), np.uint64), self.contents.tobytes()
+        for place in range(len(self.rows)):
             digest = start.copy()
-            digest.update(content)
+            digest.update(contents[16 * place : 16 * place + 16])
             found[place] = int.from_bytes(digest.digest()[:8], "big")
         return found
 

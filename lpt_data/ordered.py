@@ -78,6 +78,8 @@ def _tables(dataset: Dataset, order: Order, schema: pa.Schema, progress: Progres
             numbers.append(batch.rows[mask])
             progress(start, len(order.rows), "writing")
         present = np.concatenate(numbers)
+        if not np.array_equal(present, np.flatnonzero(needed)):
+            return  # the input changed, as below
         places = np.searchsorted(present, order.rows[start:end])
         table = pa.concat_tables(held).take(pa.array(places))
         yield pa.Table.from_arrays([*table.columns, *order.added.slice(start, end - start).columns], schema=schema)
