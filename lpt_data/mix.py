@@ -286,8 +286,8 @@ def _plan_hash(spec: MixSpec, pools: Sequence[Pool]) -> str:
 
 
 def schedule_path(out: Path) -> Path:
-    """Return where the schedule of an output lies: beside it, under its name without extensions."""
-    return out.parent / f"{out.name.split('.')[0]}.mix-schedule.json"
+    """Return where the schedule of an output lies: beside it, `NAME.mix-schedule.json`."""
+    return out.parent / f"{out.name}.mix-schedule.json"
 
 
 def _finish(spec: MixSpec, file: Mapping[str, Any], result: StageResult) -> Mapping[str, Any]:

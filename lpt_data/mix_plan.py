@@ -314,6 +314,11 @@ def warnings(spec: MixSpec, told: dict[str, Any]) -> list[str]:
     low, high = REPLAY_BAND
     if spec.replay_share is not None and not low <= spec.replay_share <= high:
         found.append(f"a replay share of {spec.replay_share:.1%} is outside the advised {low:.0%} to {high:.0%}")
+    if any(domain.temperature is not None and domain.temperature < 1 for domain in spec.domains):
+        found.append(
+            "a domain's own temperature below 1 makes a share below 1 smaller, not larger; "
+            "one `temperature` above 1 over all domains draws the small ones up"
+        )
     for domain in told["domains"]:
         name = domain["domain"]
         if spec.per_domain_exponents:

@@ -330,6 +330,7 @@ def test_the_plan_is_shown_before_a_row_is_written(place):
 
     run(place, spec, show=show)
     assert "per-domain exponents: b has 0.200 by weight and is asked for 0.136" in shown
+    assert any("makes a share below 1 smaller, not larger" in warning for warning in shown)
     assert "per-domain exponents: c has 0.150 by weight and is asked for 0.058" in shown
 
 
