@@ -140,6 +140,8 @@ def show_report(report: StageReport) -> None:
     """The funnel of one stage, on one screen."""
     body = report.to_json()
     rows: list[tuple[str, Any]] = [("rows in", body["rows_in"])]
+    if body.get("repeated"):
+        rows.append(("  repeated", body["repeated"]))
     rows += [(f"  removed: {reason}", n) for reason, n in body["removed"].items()]
     if body["quarantined"]:
         rows.append(("  quarantined", body["quarantined"]))

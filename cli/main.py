@@ -20,8 +20,10 @@ from cli import (
     evaluate,
     generate,
     manifest,
+    mix,
     pairs,
     sql,
+    tokens,
     train,
 )
 from cli.output import ReaderGoneError, error, say
@@ -47,6 +49,7 @@ app = typer.Typer(
 
 app.add_typer(data.app, name="data")
 data.app.add_typer(generate.app, name="generate")
+data.app.add_typer(tokens.app, name="tokens")
 app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")
@@ -60,6 +63,7 @@ data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 data.app.command("drop", epilog=drop.EXAMPLES)(drop.drop)
 data.app.command("pairs", epilog=pairs.EXAMPLES)(pairs.pairs)
 data.app.command("clean", epilog=clean.EXAMPLES)(clean.clean)
+data.app.command("mix", epilog=mix.EXAMPLES)(mix.mix)
 
 
 @app.callback(invoke_without_command=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
 # A field marked so never changes a result, hence never the identity of a stage: worker counts, memory budgets.
@@ -95,8 +95,7 @@ class CleanConfig:
 
 def settings(config: Any) -> dict[str, Any]:
     """All fields of a stage config as plain JSON values."""
-    values = {name: getattr(config, name) for name in config.__dataclass_fields__}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {name: _plain(getattr(config, name), settings) for name in config.__dataclass_fields__}
 
 
 @dataclass(frozen=True)
@@ -114,4 +113,11 @@ class DropConfig:
 def identity(config: Any) -> dict[str, Any]:
     """The fields of a stage config that can change its result, as plain JSON values."""
     fields = config.__dataclass_fields__
-    return {name: value for name, value in settings(config).items() if fields[name].metadata.get("identity", True)}
+    told = [name for name in fields if fields[name].metadata.get("identity", True)]
+    return {name: _plain(getattr(config, name), identity) for name in told}
+
+
+def _plain(value: Any, inner: Callable[[Any], dict[str, Any]]) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item, inner) for item in value]
+    return inner(value) if is_dataclass(value) else value

@@ -68,6 +68,7 @@ class Dataset:
         self.layout = layout.name
         self.text_column = text_column
         self.columns: tuple[str, ...] = tuple(columns)  # as seen in the first rows
+        self.one_layout = True  # the same in all files
         self.first_rows: list[int] = []  # index of the first row of each file, known after a full pass
         self.watch_columns = False  # whether the next full pass looks at the columns of JSON rows
         self.uniform: Columns | None = None  # known after that pass, where all rows are of one plain shape
@@ -156,6 +157,10 @@ class Dataset:
     def consumed(self) -> frozenset[str]:
         """Columns that become part of the record and are no columns beside it."""
         return frozenset((self.text_column, "text")) if self.text_column != "text" else self._layout.consumed
+
+    def layout_of(self, file: int) -> tuple[str, str]:
+        """Return (layout, text column) of a file."""
+        return self.layout, self.text_column
 
     def restore(self, rows_in: int, first_rows: Sequence[int], quarantined: Sequence[Quarantine]) -> None:
         """Take over what an earlier pass over the same bytes found."""

@@ -59,7 +59,8 @@ def _oldest_first(
 
 
 def _counts(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: body.get(name) for name in ("stage", "rows_in", "removed", "quarantined", "rows_out")}
+    counts = {name: body.get(name) for name in ("stage", "rows_in", "removed", "quarantined", "rows_out")}
+    return counts | {name: body[name] for name in ("repeated",) if name in body}
 
 
 def identify(body: Mapping[str, Any], path: str, row: int) -> str | None:

@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 
 from lpt_data.dataset import Dataset, Quarantine
+from lpt_data.ordered import Order
 from manifests.files import atomic_path
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
         arrays["part"] = result.part
     if result.rewritten is not None:
         arrays["rewritten"] = _packed(result.rewritten)
+    if result.order is not None:
+        arrays |= {"order": result.order.rows, "added": _packed(result.order.added)}
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays)
 
@@ -54,11 +57,14 @@ def load(path: Path, dataset: Dataset) -> StageResult | None:
         told = orjson.loads(arrays["told"].tobytes())
         decisions = _unpacked(arrays["decisions"])
         rewritten = _unpacked(arrays["rewritten"]) if "rewritten" in arrays else None
+        order = Order(arrays["order"], _unpacked(arrays["added"])) if "order" in arrays else None
         quarantined = [Quarantine(**found) for found in told["quarantined"]]
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, pa.ArrowException):
         return None  # no note, or one that cannot be used: deciding again gives the same
     dataset.restore(told["rows_in"], told["first_rows"], quarantined)
-    return StageResult(decisions, arrays["record_ids"], told["extra"], arrays.get("part"), rewritten)
+    return StageResult(
+        decisions, arrays["record_ids"], told["extra"], arrays.get("part"), rewritten=rewritten, order=order
+    )
 
 
 def _packed(table: pa.Table) -> np.ndarray:
@@ -68,5 +74,5 @@ def _packed(table: pa.Table) -> np.ndarray:
     return np.frombuffer(sink.getvalue(), np.uint8)
 
 
-def _unpacked(data: np.ndarray) -> pa.Table:
-    return pa.ipc.open_file(pa.py_buffer(data)).read_all()
+def _unpacked(packed: np.ndarray) -> pa.Table:
+    return pa.ipc.open_file(pa.py_buffer(packed.tobytes())).read_all()

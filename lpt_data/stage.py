@@ -2,7 +2,8 @@
 
 A stage is a function that looks at a dataset and says which rows go and why. Everything around it is here: a lock on
 the output, the identity of the work, the law `rows_in == rows_out + removed + quarantined`, outputs that appear whole,
-decisions as Parquet, the record in the catalog.
+decisions as Parquet, the record in the catalog. A stage that writes rows more than once says so:
+`rows_in + repeated == rows_out + removed + quarantined`.
 
     stage_id = sha256("lpt-stage/1", name, code, config without worker counts, kind, layout, sha256 of each input
     file)[:16]
@@ -34,6 +35,7 @@ from lpt_data.config import identity, settings
 from lpt_data.dataset import Dataset, Quarantine
 from lpt_data.io.sources import SourceFile
 from lpt_data.lineage import origin
+from lpt_data.ordered import Order, write_ordered
 from lpt_data.places import (
     check_outputs,
     code_digest,
@@ -75,6 +77,11 @@ class StageResult:
     extra: dict[str, Any] = field(default_factory=dict)
     part: np.ndarray | None = None  # uint8 [rows_in], which output a kept row goes to; None: all to the first
     rewritten: pa.Table | None = None  # lpt_data.survivors.REWRITTEN; None: the stage rewrites nothing
+    order: Order | None = None  # the kept rows in an order of their own, some repeated; None: as they came, once each
+
+    def written(self, keep: np.ndarray) -> np.ndarray:
+        """Return the input row of each output row, int64 [rows_out]."""
+        return np.flatnonzero(keep) if self.order is None else self.order.rows
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,7 @@ class StageReport:
         names = ("stage_id", "rows_in", "rows_out", "removed", "quarantined", "output", "content_root")
         common = {name: self.body[name] for name in names}
         cost = {name: self.body[name] for name in ("seconds", "rows_per_second", "peak_memory_bytes")}
+        common |= {name: self.body[name] for name in ("repeated",) if name in self.body}
         more: dict[str, Any] = {"rewritten": self.body["rewritten"]} if self.body["rewritten"] else {}
         more |= {"quarantine": self.body["quarantine"], "reused": self.reused, "dry_run": self.dry_run}
         return {**common, "decisions": self.decisions_path, **cost, **more, "object": self.object_id, **self.extra}
@@ -249,7 +257,10 @@ class Work:
     ) -> list[dict[str, Any]]:
         """Write every output beside its name and, when all are whole and all rows are there, put them in place."""
         rewritten = Rewritten.of(result.rewritten)
-        columns = columns_needed(self.dataset, keep, self.outputs[0], progress, rewritten)
+        columns = None
+        if result.order is None:
+            columns = columns_needed(self.dataset, keep, self.outputs[0], progress, rewritten)
+        as_json = [] if columns is None else list(columns.as_json)
         part = result.part if result.part is not None else np.zeros(len(keep), np.uint8)
         counts = []
         with contextlib.ExitStack() as stack:
@@ -257,15 +268,20 @@ class Work:
             note_leftovers(lock, temporaries)
             for number, (path, temporary) in enumerate(zip(self.outputs, temporaries, strict=True)):
                 mine = keep & (part == number)
-                written = write_survivors(self.dataset, mine, temporary, path, columns, progress, rewritten)
-                if written != int(mine.sum()):
+                if result.order is not None:
+                    wanted = len(result.order.rows)
+                    written, as_json = write_ordered(self.dataset, result.order, temporary, path, progress)
+                else:
+                    wanted = int(mine.sum())
+                    written = write_survivors(self.dataset, mine, temporary, path, columns, progress, rewritten)
+                if written != wanted:
                     raise input_changed(", ".join(entry["path"] for entry in inputs))
                 counts.append(written)
             for source, before in zip((*self.dataset.files, *self.references), marks, strict=True):
                 if mark(source.path) != before:
                     raise input_changed(source.path)
-        if columns is not None and columns.as_json:
-            result.extra["columns_as_json_text"] = list(columns.as_json)
+        if as_json:
+            result.extra["columns_as_json_text"] = as_json
         return [file_entry(path, rows) for path, rows in zip(self.outputs, counts, strict=True)]
 
     def _body(
@@ -277,16 +293,17 @@ class Work:
         keep: np.ndarray,
         started: float,
     ) -> dict[str, Any]:
-        rows_in, rows_out = len(keep), int(keep.sum())
+        written = result.written(keep)
+        rows_in, rows_out = len(keep), len(written)
         starts = [*self.dataset.first_rows, rows_in]
         for number, entry in enumerate(inputs):
             entry["first_row"] = starts[number]
             entry["rows"] = starts[number + 1] - starts[number]
-            entry["layout"] = self.dataset.layout
-            entry["text_column"] = self.dataset.text_column
+            entry["layout"], entry["text_column"] = self.dataset.layout_of(number)
         reasons = Counter(found.reason for found in quarantined)
         reasons.update(decision_rows.reasons(result.decisions, "quarantine"))
         seconds = time.perf_counter() - started
+        repeated = {} if result.order is None else {"repeated": rows_out - int(keep.sum())}
         return {
             "type": "lpt.stage/1",
             "stage_id": stage_id,
@@ -297,12 +314,13 @@ class Work:
             "inputs": inputs,
             "rows_in": rows_in,
             "rows_out": rows_out,
+            **repeated,
             "removed": decision_rows.reasons(result.decisions, "remove"),
             "rewritten": decision_rows.reasons(result.decisions, "rewrite"),
             "quarantined": reasons.total(),
             "quarantine": dict(reasons.most_common()),
             "output": self.output,
-            "content_root": content_root(result.record_ids[keep]).root,
+            "content_root": content_root(result.record_ids[written]).root,
             "seconds": round(seconds, 4),
             "rows_per_second": round(rows_in / seconds, 1),
             "peak_memory_bytes": peak_memory_bytes(),
@@ -359,6 +377,10 @@ def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[
             broken = "a kept row has no record id"
         elif result.part is not None and (len(result.part) != rows_in or (result.part[kept] >= outputs).any()):
             broken = "a kept row has no output to go to"
+        elif result.order is not None and not np.array_equal(np.unique(result.order.rows), np.flatnonzero(kept)):
+            broken = "the rows to be written are not those that are kept"
+        elif result.order is not None and (outputs != 1 or result.order.added.num_rows != len(result.order.rows)):
+            broken = "an order is for one output, with the added columns of every row"
     if broken:
         raise LptError(
             "a stage broke row conservation; nothing was written", seen=broken, next="this is a defect: report it"

@@ -79,7 +79,7 @@ def write_survivors(
     file_format, compression = format_of(named)
     if file_format == "jsonl" and _all(dataset, "jsonl"):
         return write_lines(path, compression, _kept_lines(dataset, keep, progress, rewritten))
-    schema = _shared_schema(dataset) if file_format == "parquet" else None
+    schema = shared_schema(dataset) if file_format == "parquet" else None
     if schema is not None:
         return write_tables(path, schema, _kept_tables(dataset, keep, progress, rewritten))
     return write_rows(path, kept_rows(dataset, keep, progress, rewritten), columns, named)
@@ -99,7 +99,7 @@ def columns_needed(
 def types_matter(dataset: Dataset, named: Path) -> bool:
     """Tell whether the types of all kept values must be known before the first of them is written."""
     file_format = format_of(named)[0]
-    return file_format not in ("jsonl", "json") and (file_format != "parquet" or _shared_schema(dataset) is None)
+    return file_format not in ("jsonl", "json") and (file_format != "parquet" or shared_schema(dataset) is None)
 
 
 def write_quarantine(dataset: Dataset, rows: Sequence[Quarantine], path: Path) -> int:
@@ -149,7 +149,8 @@ def _all(dataset: Dataset, file_format: str) -> bool:
     return all(source.format == file_format for source in dataset.files)
 
 
-def _shared_schema(dataset: Dataset) -> pa.Schema | None:
+def shared_schema(dataset: Dataset) -> pa.Schema | None:
+    """Return the schema that all files have, where all are Parquet."""
     if not _all(dataset, "parquet"):
         return None
     schemas = [pq.read_schema(source.path).remove_metadata() for source in dataset.files]

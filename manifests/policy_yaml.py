@@ -14,10 +14,11 @@ from manifests.errors import BadInputError, UsageError
 _MAX_BYTES = 1 << 20
 
 
-class _StrictLoader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """YAML without repeated keys, which the plain loader resolves to the last one in silence, and without aliases."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping; a key twice, or one that is no text, is an error."""
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -27,6 +28,7 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """Return a node; an alias, which can unfold to any size, is an error."""
         if self.check_event(yaml.events.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "aliases are not used here", self.peek_event().start_mark)
         return super().compose_node(parent, index)
@@ -61,7 +63,7 @@ def fetch(ref: str, beside: Path) -> tuple[str, str, Path | None]:
 def parse(text: str, origin: str, known: Iterable[str]) -> dict[str, Any]:
     """Return the mapping that a YAML text is, with no key outside `known`."""
     try:
-        body = yaml.load(text, Loader=_StrictLoader)
+        body = yaml.load(text, Loader=StrictLoader)
     except (yaml.YAMLError, RecursionError) as error:
         raise BadInputError("the policy is not YAML", seen=f"{origin}: {error}", next="correct that line") from error
     if not isinstance(body, dict):

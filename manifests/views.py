@@ -115,6 +115,7 @@ _STAGE = _select(
         _sum("removed.*", "removed"),
         _sum("rewritten.*", "rewritten"),
         _typed("BIGINT", "quarantined"),
+        _typed("BIGINT", "repeated"),
         "head->'$.removed' AS removed_by_reason",
         "head->'$.quarantine' AS quarantined_by_reason",
         _text("output"),

@@ -342,7 +342,9 @@ class _Trail:
 
 
 def _scattered(body: Mapping[str, Any]) -> bool:
-    """Whether the rows of a stage went to several outputs by their content and not one output after the other."""
+    """Whether the rows of a stage went to several outputs by their content, or to one in an order of its own."""
+    if "repeated" in body:
+        return True
     return body.get("stage") == "split" and sum(bool(o.get("rows")) for o in body.get("outputs") or []) > 1
 
 

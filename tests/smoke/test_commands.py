@@ -45,6 +45,12 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
         DATA | {"benchmarks", "stops", "notes"},
     ),
     "data split": ("problems.jsonl --key countdown --test 12 --seed 1 --out splits", DATA | {"splits", "disjoint"}),
+    "data mix": ("mix.yaml --out mixed.jsonl", DATA | {"plan_hash", "domains", "phases", "warnings", "repeated"}),
+    "data tokens measure": ("docs.jsonl --tokenizer tiny", {"rows", "characters", "bytes", "tokenizers"}),
+    "data tokens train": (
+        "docs.jsonl --vocab-size 300 --out tokenizer.json",
+        {"output", "sha256", "vocabulary", "asked"},
+    ),
     "data audit": ("train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown", AUDIT),
     "data drop": (
         "splits/train.jsonl --contract rlvr --key countdown --against splits/test.jsonl --check against.keys "
@@ -103,6 +109,10 @@ def folder(tmp_path_factory):
     (folder / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 2)
     pairs = [{"prompt": f"say {n}", "chosen": str(n), "rejected": "no"} for n in range(20)]
     (folder / "prefs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    (folder / "mix.yaml").write_text(
+        "domains:\n  sums: {inputs: problems.jsonl, weight: 0.75}\n"
+        "  held: {inputs: splits/test.jsonl, weight: 0.25, layout: countdown}\ntotal: {rows: 64}\nkind: rlvr\n"
+    )
     return folder
 
 
@@ -130,7 +140,8 @@ def test_each_command_runs(folder, name):
     if keys & {"checks"} and name != "manifest diff":
         assert all(set(check) >= CHECK for check in body["checks"])
     if keys >= DATA:
-        assert body["rows_in"] == body["rows_out"] + sum(body["removed"].values()) + body["quarantined"]
+        repeated = body.get("repeated", 0)
+        assert body["rows_in"] + repeated == body["rows_out"] + sum(body["removed"].values()) + body["quarantined"]
         assert (folder / body["decisions"]).is_file()
         assert (folder / body["output"]).exists()
     if keys >= RUN:
