@@ -80,6 +80,7 @@ def load_split(ref: str, *, catalog: Catalog | None = None) -> AdmittedSplit:
             "the split was admitted under another definition of a record", seen=f"{body['canon']}, this is {CANON}",
             next="admit it again with this version",
         )  # fmt: skip
+    _check_sum(loaded)
     entry, contract = loaded.split(split), body["contract"]
     if body["verdict"] == "reject":
         failed = [check["id"] for check in body["checks"] if check["status"] in ("fail", "error")]
@@ -177,6 +178,22 @@ def check_tokenizer(split: AdmittedSplit, fingerprint: str, name: str = "") -> N
             f"{split.ref} was admitted with another tokenizer",
             seen=f"{(split.tokenizer or {}).get('name')} {admitted[:12]}…, the model's is {name} {fingerprint[:12]}…",
             next="train the model whose tokenizer it was admitted with, or admit it again with --tokenizer of this one",
+        )  # fmt: skip
+
+
+def _check_sum(loaded: LoadedManifest) -> None:
+    """Raise `RefusedError` when the `SHA256SUMS` beside a manifest names another one: its verdict may be edited too."""
+    try:
+        lines = (loaded.folder / "SHA256SUMS").read_bytes().splitlines()
+    except OSError:
+        return  # a folder without it is carried by its manifest's id alone; `lpt manifest verify` says so
+    sums = [
+        line[:64].decode("ascii", "replace") for line in lines if line[64:] in (b"  manifest.json", b" *manifest.json")
+    ]
+    if sums and loaded.id not in sums:
+        raise RefusedError(
+            f"{loaded.ref} is not the manifest that SHA256SUMS names", seen=f"{loaded.id[:16]}…, not {sums[0][:16]}…",
+            next="copy the admitted folder again from where it was made",
         )  # fmt: skip
 
 

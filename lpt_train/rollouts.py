@@ -28,7 +28,7 @@ class RolloutLog:
             try:
                 if json.loads(line)["step"] < resumed_at:
                     kept.append(line)
-            except (ValueError, KeyError):
+            except (ValueError, KeyError, TypeError):
                 continue  # the half line of a kill; its generation comes again
         write_atomic(path, b"".join(kept))
 

@@ -179,7 +179,7 @@ class Run:
             try:
                 if step > 0 and json.loads(line)["step"] <= step:  # from 0 everything is done again
                     kept.append(line)
-            except (ValueError, KeyError):
+            except (ValueError, KeyError, TypeError):
                 continue  # the half line of a kill; its step comes again
         write_atomic(self.metrics_path, b"".join(kept))
         self.body["metrics"] = {}

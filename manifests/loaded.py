@@ -27,7 +27,7 @@ from manifests.objects import object_id, parse_object
 TYPE = "lpt.admission/1"
 BATCH = 4096  # rows held as Python objects at a time
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_REF = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:@(?P<version>[0-9]+))?")
+_REF = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:@(?P<version>[0-9]{1,9}))?")
 _LONGEST_NAME = 255  # bytes that a file system takes for one name
 _VERDICTS = ("accept", "tune", "reject")
 _STATUSES = ("pass", "warn", "fail", "error", "skipped")
@@ -94,6 +94,10 @@ def load_manifest(catalog: Catalog | None, ref: str | Path) -> LoadedManifest:
     """
     text = str(ref)
     path = Path(text)
+    if "\0" in text or any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts):
+        raise BadInputError(
+            "there is no manifest of that name", seen=text, next="lpt manifest list shows what there is"
+        )
     if path.suffix == ".json" or path.is_file() or "/" in text or (path / "manifest.json").is_file():
         return _from_path(path / "manifest.json" if path.is_dir() else path)
     if catalog is None:

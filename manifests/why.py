@@ -53,7 +53,7 @@ def why(catalog: Catalog, ref: str, *, identify: Identify | None = None) -> WhyA
 def _start(trail: _Trail, ref: str) -> None:
     """Begin at STAGE:ROW, or at FILE:LINE where FILE was read by a stage, written by one, or admitted as it was."""
     name, colon, number = ref.rpartition(":")
-    if not colon or not number.isdigit():
+    if not colon or not re.fullmatch("[0-9]{1,18}", number):
         raise UsageError(
             "not a row",
             seen=ref,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 
 import orjson
@@ -55,6 +56,16 @@ def test_a_carried_folder_needs_no_catalog(catalog, admitted, tmp_path):
     here, there = load_split("chats:train", catalog=catalog), load_split(f"{carried}/manifest.json:train")
     assert there.content_root == here.content_root
     assert there.manifest_id == here.manifest_id
+
+
+def test_an_edited_manifest_in_a_carried_folder_is_refused(catalog, admitted, tmp_path):
+    carried = shutil.copytree(admitted.parent, tmp_path / "elsewhere") / "manifest.json"
+    sums = f"{hashlib.sha256(carried.read_bytes()).hexdigest()}  manifest.json\n"
+    (carried.parent / "SHA256SUMS").write_text(sums)
+    assert len(load_split(f"{carried}:train")) == 12
+    carried.write_bytes(orjson.dumps(orjson.loads(carried.read_bytes()) | {"checks": []}))
+    with pytest.raises(RefusedError, match="SHA256SUMS"):
+        load_split(f"{carried}:train")
 
 
 def test_an_edited_row_is_named(catalog, admitted):

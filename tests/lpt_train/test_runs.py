@@ -120,7 +120,7 @@ def test_resuming_forgets_what_came_after_the_checkpoint(tmp_path, sft_split, ti
     for step in (1, 2, 3):
         run.log(step, {"loss": float(step)})
     with open(run.metrics_path, "a") as file:
-        file.write('{"step": 4, "lo')  # a kill in the middle of a line
+        file.write('[]\n{"step": "x"}\n{"step": 4, "lo')  # what somebody else wrote, and a kill in the middle of a line
     run.resumed_at(2)
     assert [json.loads(line)["step"] for line in run.metrics_path.read_text().splitlines()] == [1, 2]
     assert run.body["metrics"] == {"loss": [1.0, 2.0]}

@@ -17,7 +17,7 @@ from manifests.admission import diff, load_manifest, parse_split_ref, verify
 from manifests.canon import record_ids
 from manifests.catalog import Catalog
 from manifests.digests import key_root
-from manifests.errors import BadInputError, RefusedError, UsageError
+from manifests.errors import BadInputError, LptError, RefusedError, UsageError
 
 TRAIN = [f"train text {i}" for i in range(40)]
 TEST = [f"test text {i}" for i in range(10)]
@@ -143,6 +143,12 @@ def test_paths_out_of_the_folder_are_refused(folder, path):
     seal_again(folder, lambda b: b["splits"]["train"]["files"][0].update(path=path))
     with pytest.raises(RefusedError, match="outside"):
         verify(load_manifest(None, folder))
+
+
+@pytest.mark.parametrize("ref", ["web@" + "1" * 5000, "x" * 300, "a\0b"])
+def test_a_name_that_no_file_system_takes_is_no_traceback(tmp_path, ref):
+    with pytest.raises(LptError):
+        load_manifest(Catalog.open(tmp_path / ".lpt"), ref)
 
 
 def test_sums_that_name_outside_files_are_refused(folder):

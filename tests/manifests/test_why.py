@@ -325,6 +325,11 @@ def test_lines_are_rows_without_the_blank_ones(tmp_path, name, content, line, ro
     assert row_of_line(tmp_path / name, line) == row
 
 
+def test_a_line_of_thousands_of_digits_is_no_row(history):
+    with pytest.raises(UsageError, match="not a row"):
+        why(history.catalog, f"{history.raw}:{'1' * 5000}")
+
+
 @pytest.mark.parametrize(("name", "line"), [("a.jsonl", 2), ("a.jsonl", 9), ("a.csv", 1), ("a.csv", 9), ("b.jsonl", 1)])
 def test_lines_that_are_no_rows(tmp_path, name, line):
     (tmp_path / "a.jsonl").write_bytes(b"{}\n\n{}\n")
