@@ -26,8 +26,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on std
 Layout = Annotated[
     str | None,
     typer.Option(
-        help="Layout of the rows: text, messages, sharegpt, alpaca, gsm8k, prompt_completion, prompt_answer or "
-        "countdown; found by the columns when left out."
+        help="Layout of the rows: text, messages, sharegpt, alpaca, gsm8k, prompt_completion, prompt_answer, "
+        "countdown, preference, chosen_rejected, ultrafeedback or kto; found by the columns when left out."
     ),
 ]
 TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the text of a `text` row.")]

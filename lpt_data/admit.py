@@ -35,7 +35,8 @@ from manifests.canon import CANON
 from manifests.catalog import Catalog, check_name
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError, UsageError
-from manifests.files import cannot_write, fsync_folder, make_folder
+from manifests.files import cannot_write, fsync_folder, make_folder, write_atomic
+from manifests.loaded import pointer
 from manifests.objects import object_bytes
 
 _SPLIT = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -113,7 +114,10 @@ def admit(
     check_name(name)
     _check_splits(splits)
     kind = contract_of(contract).name
-    target = _free_target(Path(out)) if out is not None else None
+    target = None
+    if out is not None:
+        _set_aside(catalog, name, Path(out))
+        target = _free_target(Path(out))
     catalog.check_free()
     datasets = {s: Dataset.open(p, kind=kind, layout=layout, text_column=text_column) for s, p in splits.items()}
     read = {s: sources(d) for s, d in datasets.items()}
@@ -145,6 +149,22 @@ def _check_splits(splits: Mapping[str, Sequence[str]]) -> None:
             raise UsageError(
                 "not a name for a split", seen=split, next="lower-case letters, digits and '_', e.g. train"
             )
+
+
+def _set_aside(catalog: Catalog, name: str, out: Path) -> None:
+    """Move away what an admission of this name wrote to `out` and was killed before it could record."""
+    if not (out / "manifest.json").is_file() or not catalog.splits_dir.is_dir():
+        return
+    ours = {path.read_text("utf-8", "replace") for path in catalog.splits_dir.glob(f"{name}@*.path")}
+    recorded = {found for found, _ in catalog.find("lpt.admission/1", strict=False, name=name)}
+    if str(out.resolve()) not in ours or bytes_sha256(out / "manifest.json") in recorded:
+        return
+    aside = out.with_name(f".unfinished-{out.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        out.rename(aside)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    catalog.notes.append(f"{out} was left by an admission that did not finish; it was moved to {aside}")
 
 
 def _free_target(out: Path) -> Path:
@@ -292,6 +312,9 @@ def _write_and_record(
                 "side_files": side,
             }
             folder_.seal(unfinished, object_bytes(whole), [f for fs in files.values() for f in fs] + side)
+            if target is not None:
+                make_folder(catalog.splits_dir)
+                write_atomic(pointer(catalog, body["name"], version), str(final.resolve()).encode())
             os.replace(unfinished, final)
             fsync_folder(parent)
             place.update(folder=final, body=whole, earlier=earlier)
@@ -304,6 +327,7 @@ def _write_and_record(
         shutil.rmtree(unfinished, ignore_errors=True)
         if place and not _recorded(catalog, place["body"]):  # renamed, then the catalog could not be written
             shutil.rmtree(place["folder"], ignore_errors=True)
+            pointer(catalog, body["name"], place["body"]["version"]).unlink(missing_ok=True)
     same, earlier = None, place["earlier"]
     if earlier is not None and _roots(earlier[1]) == _roots(place["body"]):
         same = f"{earlier[1]['name']}@{earlier[1]['version']}"

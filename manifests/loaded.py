@@ -175,7 +175,18 @@ def _from_path(path: Path) -> LoadedManifest:
 def _in_catalog(catalog: Catalog, found: str, body: dict[str, Any]) -> LoadedManifest:
     _checked(body, found)
     folder = inside(catalog.splits_dir, f"{body['name']}@{body['version']}")
+    elsewhere = pointer(catalog, body["name"], body["version"])
+    if not folder.is_dir() and elsewhere.is_file():
+        folder = Path(elsewhere.read_text("utf-8", "replace").strip() or folder)
     return LoadedManifest(found, body, folder, folder / "manifest.json")
+
+
+def pointer(catalog: Catalog, name: str, version: int) -> Path:
+    """Return the file that tells where on this machine NAME@V was written, when that was not into the catalog.
+
+    It is a convenience and no part of the record: what lies there is checked like any carried folder.
+    """
+    return inside(catalog.splits_dir, f"{name}@{version}.path")
 
 
 def _unknown(catalog: Catalog, text: str, name: str) -> BadInputError:

@@ -18,7 +18,8 @@ from lpt_data.columns import dump
 from lpt_data.config import CleanConfig
 from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress
-from lpt_data.stage import REWRITTEN, StageResult
+from lpt_data.stage import StageResult
+from lpt_data.survivors import REWRITTEN
 from manifests import decisions
 from manifests.canon import record_id
 from manifests.errors import RecordError
@@ -171,7 +172,7 @@ class _Books:
         return decisions.table({**columns, "record_id": ids})
 
     def table(self) -> pa.Table:
-        """The rewritten rows, as `lpt_data.stage.REWRITTEN`."""
+        """The rewritten rows, as `lpt_data.survivors.REWRITTEN`."""
         arrays = [pa.array(values, kind.type) for values, kind in zip(self._changed, REWRITTEN, strict=True)]
         return pa.Table.from_arrays(arrays, schema=REWRITTEN)
 

@@ -296,7 +296,7 @@ def test_out_is_the_folder_itself_and_can_be_carried(catalog, files, tmp_path):
     assert done.folder == tmp_path / "carry"
     (tmp_path / "carry").rename(tmp_path / "elsewhere")
     assert verify(load_manifest(None, str(tmp_path / "elsewhere" / "manifest.json"))).ok
-    assert not list(catalog.splits_dir.iterdir())
+    assert [path.name for path in catalog.splits_dir.iterdir()] == ["chats@1.path"]  # where it was written, no rows
 
 
 def test_out_never_replaces_what_is_there(catalog, files, tmp_path):
@@ -447,3 +447,31 @@ def test_gsm8k_is_admitted_with_no_key_in_two_splits(catalog):
         "key": (7473, 1319, 0),
     }
     assert verify(load_manifest(catalog, "gsm8k")).ok
+
+
+# -- a folder outside the catalog
+
+
+def test_a_name_finds_the_folder_that_was_written_elsewhere(tmp_path):
+    from manifests.admission import load_manifest, verify
+
+    rows = write(tmp_path / "train.jsonl", [chat("a"), chat("b")])
+    catalog = Catalog.open(tmp_path / ".lpt")
+    admit("set", "sft", {"train": [rows]}, catalog=catalog, out=tmp_path / "elsewhere")
+    loaded = load_manifest(catalog, "set")
+    assert loaded.folder == (tmp_path / "elsewhere").resolve()
+    assert verify(loaded).ok
+
+
+def test_an_admission_killed_before_it_was_recorded_does_not_block_the_next_one(tmp_path):
+    rows = write(tmp_path / "train.jsonl", [chat("a"), chat("b")])
+    catalog = Catalog.open(tmp_path / ".lpt")
+    done = admit("set", "sft", {"train": [rows]}, catalog=catalog, out=tmp_path / "elsewhere")
+    # What a kill between the rename and the record leaves: the folder and its pointer, and a manifest nobody knows.
+    manifest = done.folder / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes() + b" ")
+    again = admit("set", "sft", {"train": [rows]}, catalog=catalog, out=tmp_path / "elsewhere")
+    assert again.version == 2
+    assert [path.name.startswith(".unfinished-elsewhere-") for path in tmp_path.glob(".unfinished*")] == [True]
+    with pytest.raises(UsageError, match="not empty"):  # a recorded one is never moved
+        admit("set", "sft", {"train": [rows]}, catalog=catalog, out=tmp_path / "elsewhere")

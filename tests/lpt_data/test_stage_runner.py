@@ -19,8 +19,9 @@ from tests_support import keep_all, remove_where
 
 from lpt_data import pending
 from lpt_data.config import DedupConfig, identity
+from lpt_data.conservation import check_conservation
 from lpt_data.dataset import Dataset
-from lpt_data.stage import StageResult, check_conservation, run_stage
+from lpt_data.stage import StageResult, run_stage
 from manifests import decisions
 from manifests.canon import record_id
 from manifests.catalog import Catalog

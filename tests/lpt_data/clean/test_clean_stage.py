@@ -10,8 +10,9 @@ import pytest
 from lpt_data.clean import config_of, decide
 from lpt_data.clean.plan import make_plan
 from lpt_data.config import CleanConfig
+from lpt_data.conservation import check_conservation
 from lpt_data.dataset import Dataset
-from lpt_data.stage import StageResult, check_conservation, run_stage
+from lpt_data.stage import StageResult, run_stage
 from manifests import decisions
 from manifests.canon import record_id
 from manifests.catalog import Catalog

@@ -14,10 +14,11 @@ import pytest
 from reference import jaccard
 
 from lpt_data.config import DedupConfig
+from lpt_data.conservation import check_conservation
 from lpt_data.dataset import Dataset
 from lpt_data.dedup import decide
 from lpt_data.progress import silent
-from lpt_data.stage import StageResult, check_conservation, run_stage
+from lpt_data.stage import StageResult, run_stage
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError
 from manifests.why import why
