@@ -147,7 +147,11 @@ def test_the_rollouts_of_a_run_are_in_sql_whatever_its_end(config, split, tmp_pa
     }
     assert len(found) == done.body["rollouts"]["rows"] == 2 * config.generation_size
     means = query(catalog, "SELECT avg(advantage) a FROM v_rollout GROUP BY step, group_index").rows
-    assert [row[0] for row in means] == pytest.approx([0.0] * 4, abs=1e-6)
+    assert len(means) == 4
+    # A group whose rewards are all equal has no advantages; which groups are, the machine's sampling decides.
+    assert [row[0] for row in means if row[0] is not None] == pytest.approx(
+        [0.0] * sum(row[0] is not None for row in means), abs=1e-6
+    )
     monkeypatch.setattr(grpo, "probes", lambda tasks: [tasks[0].item("")])
     with pytest.raises(LptError, match="could be scored"):
         train(options(config, reward="reward_functions:never", max_steps=9), split, tmp_path / "failed", catalog)
