@@ -22,6 +22,7 @@ from lpt_data.io.readers import Chunk, read
 from lpt_data.io.sources import SourceFile, expand
 from lpt_data.layouts import Layout
 from lpt_data.record_text import KEYS, text_of
+from manifests.arrow import plain_rows
 from manifests.canon import record_id, text_ids
 from manifests.errors import BadInputError, RecordError
 
@@ -377,11 +378,11 @@ class _Part:
             yield from enumerate(records)
             return
         try:
-            yield from enumerate(records.to_pylist())
+            yield from enumerate(plain_rows(records))
         except UnicodeDecodeError:
             for place in range(records.num_rows):
                 try:
-                    row = records.slice(place, 1).to_pylist()[0]
+                    row = plain_rows(records.slice(place, 1))[0]
                 except UnicodeDecodeError as error:
                     self.reject(place, "invalid_utf8", str(error))
                     continue

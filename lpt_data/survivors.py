@@ -30,6 +30,7 @@ from lpt_data.io.readers import raw_lines
 from lpt_data.io.sources import format_of
 from lpt_data.progress import Progress
 from lpt_data.write import write_lines, write_rows, write_tables
+from manifests.arrow import plain_rows
 from manifests.errors import BadInputError
 
 _ROUNDED = 2.0**63  # orjson makes a float at least this large of an integer that does not fit 64 bits
@@ -218,7 +219,7 @@ def _json_safe(batch: Batch, places: np.ndarray, dataset: Dataset) -> list[dict[
                 next="write to a .parquet file",
             )
     try:
-        return table.to_pylist()
+        return plain_rows(table)
     except UnicodeDecodeError as error:
         raise BadInputError(
             "a text column holds bytes that are no UTF-8",

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from manifests.admission import LoadedManifest, load_manifest, parse_split_ref, verify
+from manifests.arrow import plain_rows
 from manifests.canon import CANON, FIELDS, canonical_bytes, record_ids
 from manifests.catalog import Catalog
 from manifests.digests import content_root, order_sha256
@@ -113,7 +114,7 @@ def load_unadmitted(path: str | Path, contract: str) -> AdmittedSplit:
     """
     path = Path(path)
     try:
-        rows = pq.read_table(path).to_pylist() if path.suffix == ".parquet" else _json_rows(path)
+        rows = plain_rows(pq.read_table(path)) if path.suffix == ".parquet" else _json_rows(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise BadInputError("the file cannot be read", seen=f"{path}: {error}", next="check the path") from error
     records = []

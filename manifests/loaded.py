@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from manifests.arrow import plain_rows
 from manifests.canon import FIELDS, record_id, record_ids
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, RecordError, RefusedError, UsageError
@@ -145,7 +146,7 @@ def read_rows(path: Path, name: str, kind: str) -> Iterator[Rows]:
         with pq.ParquetFile(path) as file:
             start = 0
             for batch in file.iter_batches(BATCH):
-                rows = batch.to_pylist()
+                rows = plain_rows(batch)
                 yield Rows(
                     name,
                     start,

@@ -24,6 +24,7 @@ from lpt_data.io.readers import raw_lines
 from lpt_data.progress import Progress
 from lpt_data.stage import StageResult
 from manifests import decisions
+from manifests.arrow import plain_rows
 from manifests.errors import UsageError
 
 METHODS = ("exact", "minhash")
@@ -148,7 +149,7 @@ def _as_written(dataset: Dataset, wanted: np.ndarray) -> Iterator[tuple[np.ndarr
     for batch in dataset.batches():
         places = np.flatnonzero(wanted[batch.rows])
         records = batch.records
-        chosen = records.take(places).to_pylist() if isinstance(records, pa.Table) else [records[i] for i in places]
+        chosen = plain_rows(records.take(places)) if isinstance(records, pa.Table) else [records[i] for i in places]
         yield batch.rows[places], [orjson.dumps(record, default=str) for record in chosen]
 
 
