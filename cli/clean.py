@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.data import show_report
+from cli.dedup import finish
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
 from cli.options import settings as read_settings
-from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
+from cli.output import Progress_, one_line, say, table
 
 EXAMPLES = examples(
     "lpt data clean corpus.jsonl --out clean.parquet",
@@ -70,14 +70,7 @@ def clean(
         "clean", dataset, settled, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
     )
     progress.close()
-    tell_notes(opened)
-    if json:
-        as_json(report.to_json())
-    else:
-        show_report(report)
-        show_clean(report.body)
-    if not dry_run:
-        tell_head(opened)
+    finish(report, opened, lambda: show_clean(report.body), json=json)
 
 
 def show_clean(body: dict[str, Any]) -> None:

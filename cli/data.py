@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.dedup import DEDUP_EXAMPLES, dedup, show_dedup, show_report
+from cli.dedup import DEDUP_EXAMPLES, dedup, finish, show_dedup, show_report
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
-from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
+from cli.output import Progress_, say, table
 from manifests.errors import UsageError
 
 __all__ = ["app", "dedup", "show_dedup", "show_report", "split"]
@@ -61,13 +61,7 @@ def split(
     opened, progress = Catalog.open(catalog), Progress_()
     report = split_dataset(dataset, config, out=out, catalog=opened, progress=progress)
     progress.close()
-    tell_notes(opened)
-    if json:
-        as_json(report.to_json())
-    else:
-        show_report(report)
-        show_split(report.extra)
-    tell_head(opened)
+    finish(report, opened, lambda: show_split(report.extra), json=json)
 
 
 def count_or_share(value: float) -> int | float:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.data import show_report
+from cli.dedup import finish
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples, named_paths
-from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
+from cli.output import Progress_, say, table
 
 EXAMPLES = examples(
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl",
@@ -70,14 +70,7 @@ def decontaminate(
     if report is not None:
         write_report(report, dataset, benchmarks, ran, progress)
     progress.close()
-    tell_notes(opened)
-    if json:
-        as_json(ran.to_json())
-    else:
-        show_report(ran)
-        show_contamination(ran.extra)
-    if not dry_run:
-        tell_head(opened)
+    finish(ran, opened, lambda: show_contamination(ran.extra), json=json)
 
 
 def show_contamination(extra: dict[str, Any]) -> None:

@@ -11,7 +11,10 @@ from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
 from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lpt_data.stage import StageReport
+    from manifests.catalog import Catalog
 
 DEDUP_EXAMPLES = examples(
     "lpt data dedup corpus.jsonl --out clean.parquet",
@@ -126,14 +129,19 @@ def dedup(
         references=reference.files if reference else (),
     )
     progress.close()
-    tell_notes(opened)
+    finish(report, opened, lambda: show_dedup(report.extra), json=json)
+
+
+def finish(report: StageReport, catalog: Catalog, more: Callable[[], None], *, json: bool) -> None:
+    """End the command of one stage: the catalog's notes, the report (`more` after its funnel), the head of the log."""
+    tell_notes(catalog)
     if json:
         as_json(report.to_json())
     else:
         show_report(report)
-        show_dedup(report.extra)
-    if not dry_run:
-        tell_head(opened)
+        more()
+    if not report.dry_run:
+        tell_head(catalog)
 
 
 def show_report(report: StageReport) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.audit import encoder, verifiers
-from cli.data import show_report
+from cli.dedup import finish
 from cli.options import (
     Against,
     Benchmarks,
@@ -23,7 +23,7 @@ from cli.options import (
     examples,
     named_paths,
 )
-from cli.output import Progress_, as_json, say, tell_notes
+from cli.output import Progress_, say
 
 EXAMPLES = examples(
     "lpt data drop chats.jsonl --contract sft --check sft.turns.empty_share --out clean.jsonl",
@@ -75,9 +75,5 @@ def drop(
         dry_run=dry_run,
     )
     progress.close()
-    tell_notes(opened)
-    if json:
-        as_json(report.to_json())
-    else:
-        show_report(report)
-        say("a check that names rows on both sides of a pair (duplicates) takes out both; dedup keeps one", style="dim")
+    both = "a check that names rows on both sides of a pair (duplicates) takes out both; dedup keeps one"
+    finish(report, opened, lambda: say(both, style="dim"), json=json)

@@ -32,8 +32,7 @@ from lpt_train.sampler.generate import Sampling, sample
 from lpt_train.tasks import Task, probes, read_tasks
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, UsageError
-
-Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
+from manifests.intervals import Z95, wilson
 
 
 @dataclass(frozen=True)
@@ -197,16 +196,6 @@ def interval(scores: Sequence[float]) -> tuple[float, float]:
     half = Z95 * float(np.std(scores, ddof=1)) / math.sqrt(len(scores)) if len(scores) > 1 else math.inf
     mean = sum(scores) / len(scores)
     return mean - half, mean + half
-
-
-def wilson(k: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of k successes in n; inside [0, 1] and of use at k = 0 and k = n."""
-    if n == 0:
-        return 0.0, 1.0
-    share, z2 = k / n, Z95 * Z95
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return 0.0 if k == 0 else centre - half, 1.0 if k == n else centre + half
 
 
 def paired_difference(before: Evaluation, after: Evaluation) -> PairedDifference:

@@ -6,7 +6,6 @@ the recall is that of the whole judgement, stops and thresholds of the run inclu
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Callable, Sequence
 
@@ -18,9 +17,9 @@ from lpt_data.contamination.index import EMPTY, Index
 from lpt_data.contamination.items import Benchmarks
 from lpt_data.contamination.judge import Stops, pairs_of, removes
 from lpt_data.contamination.scan import Finds, joined, scan
+from manifests.intervals import wilson
 
 _AROUND = 150  # words before and after an embedded question
-_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 _AT_A_TIME = 4096  # canaries scanned at once
 _PUNCTUATION = str.maketrans(
     {"'": "\u2019", '"': "\u201d", "-": "\u2013", ",": " ,", ".": " \u2026 ", " ": "\u00a0", "$": "\uff04"}
@@ -80,19 +79,9 @@ def recall(caught: dict[str, np.ndarray], items: Sequence[int], index: Index) ->
     table: dict[str, dict[str, float | int]] = {}
     for kind, found in caught.items():
         k, n = int(found[planted].sum()), len(planted)
-        low, high = wilson(k, n)
+        low, high = (round(end, 6) for end in wilson(k, n))
         table[kind] = {"planted": n, "found": k, "recall": round(k / n, 6) if n else 0.0, "low": low, "high": high}
     return table
-
-
-def wilson(k: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of k found among n; (0, 1) for n = 0."""
-    if n == 0:
-        return 0.0, 1.0
-    p, z2 = k / n, _Z * _Z
-    middle, half = p + z2 / (2 * n), _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    low = 0.0 if k == 0 else (middle - half) / (1 + z2 / n)
-    return round(low, 6), 1.0 if k == n else round((middle + half) / (1 + z2 / n), 6)
 
 
 def _scanned(rows: list[str], index: Index) -> Finds:

@@ -1,28 +1,32 @@
-"""Commands that write end with the head of the log, those that only look say nothing of it."""
-
-from __future__ import annotations
+"""Every stage command that writes ends with the head of the log; a dry run, which writes nothing, does not."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
-from typer.testing import CliRunner
-
-from cli.main import app
-from manifests.catalog import Catalog
+LPT = Path(sys.executable).parent / "lpt"
 
 
-def test_commands_that_write_print_the_head(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LPT_CATALOG", raising=False)
-    rows = [{"question": f"What is {n} + 1?", "answer": f"#### {n + 1}"} for n in range(100, 130)]
-    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def said(folder, *arguments):
+    ran = subprocess.run([LPT, *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stderr
 
-    def run(line: str) -> bool:
-        ran = CliRunner().invoke(app, line.split(), catch_exceptions=False)
-        assert ran.exit_code in (0, 3), ran.output
-        return f"catalog head {Catalog.open().head}" in ran.stderr
 
-    assert not run("data dedup raw.jsonl --layout gsm8k --method exact --out clean.jsonl --dry-run")
-    assert run("data dedup raw.jsonl --layout gsm8k --method exact --out clean.jsonl")
-    assert run("data split clean.jsonl --layout gsm8k --key math --test 5 --out splits --json")
-    assert run("admit set --contract rlvr --train splits/train.jsonl --test splits/test.jsonl")
-    assert not run("manifest list")
+def test_drop_ends_with_the_head_of_the_log(tmp_path):
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    command = (
+        "data",
+        "drop",
+        "rows.jsonl",
+        "--contract",
+        "sft",
+        "--check",
+        "sft.turns.empty_share",
+        "--out",
+        "o.jsonl",
+    )
+    assert "catalog head" not in said(tmp_path, *command, "--dry-run")
+    assert "catalog head" in said(tmp_path, *command).splitlines()[-1]
