@@ -16,14 +16,14 @@ $(VENV)/.base:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip==$$(sed -n 's/^pip==//p' constraints.txt)
 	@touch $@
 
-# The command itself, data side and trainer.
+# The command itself: data side, the embedder of its semantic parts, and trainer.
 $(VENV)/.train: $(VENV)/.base pyproject.toml constraints.txt
-	$(PIP) -e '.[train]'
+	$(PIP) -e '.[train,semantic]'
 	@touch $@
 
 # What the tests and linters need besides.
 $(VENV)/.dev: $(VENV)/.train
-	$(PIP) -e '.[train,dev]'
+	$(PIP) -e '.[train,semantic,dev]'
 	@touch $@
 
 demo: $(VENV)/.train  ## Install, then the whole journey on data and a model made on the spot (CPU, minutes)
