@@ -23,6 +23,8 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from lpt_data.wide import WIDTH, high_mask, load64, lowest, reverse64, word64, word_mask
+
 TOKENS = f"lpt-tokens/1 unicode-{unicodedata.unidata_version}"
 
 # Inclusive ranges of letters that are written without spaces between words. Korean and Tibetan separate theirs.
@@ -111,43 +113,6 @@ def fold(h: np.uint64, w: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def _token(h: np.uint64, w: np.uint64, length: int) -> np.uint64:
-    """The hash of a whole token from its running hash, its last bytes and its length in bytes."""
-    return fmix64(fold(h, w) + np.uint64(length) * _LENGTH) & ~_U1
-
-
-@njit(nogil=True, cache=True)
-def ascii_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, out: np.ndarray) -> int:
-    """Hash the tokens of ``data[start:end]`` into ``out``; return their number, or -1 at a byte that is not ASCII."""
-    count = 0
-    length = 0
-    h = _START
-    w = _U0
-    for i in range(start, end):
-        byte = data[i]
-        low = table[byte]
-        if low:
-            w = (w << _U8) | np.uint64(low)
-            length += 1
-            if length & 7 == 0:
-                h = fold(h, w)
-                w = _U0
-        else:
-            if byte >= 128:
-                return -1
-            if length:
-                out[count] = _token(h, w, length)
-                count += 1
-                length = 0
-                h = _START
-                w = _U0
-    if length:
-        out[count] = _token(h, w, length)
-        count += 1
-    return count
-
-
-@njit(nogil=True, cache=True)
 def decode(data: np.ndarray, i: int, end: int) -> tuple[np.uint32, int]:
     """The code point at byte ``i`` and the index after it. Broken UTF-8 reads as U+FFFD and never past ``end``."""
     lead = data[i]
@@ -182,57 +147,104 @@ def _utf8(code: np.uint32) -> tuple[np.uint64, int]:
 
 
 @njit(nogil=True, cache=True)
-def unicode_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, out: np.ndarray) -> tuple[int, int]:
-    """Like `ascii_tokens` for any UTF-8; returns (tokens, characters), tokens being NEEDS_LOWER at a capital sigma."""
-    count = 0
-    chars = 0
-    length = 0
-    h = _START
-    w = _U0
+def _lower(
+    data: np.ndarray, start: int, end: int, small: np.ndarray, table: np.ndarray, low: np.ndarray
+) -> tuple[int, int, bool]:
+    """Write the lower-case words of ``data[start:end]`` into ``low``, at least one 0 between two, 72 after the last.
+
+    Returns (bytes written, characters, whether some are light); NEEDS_LOWER bytes at a capital sigma. ASCII goes by 64
+    bytes, the last ones of the array and everything else by the character.
+    """
     i = start
+    used = 0
+    chars = 0
+    light = False
     while i < end:
+        if i + WIDTH <= len(data):
+            high = high_mask(data, i)
+            run = min(lowest(high), end - i)
+            if run:
+                word64(data, i, low, used)  # bytes after the run are written over
+                i += run
+                used += run
+                chars += run
+                continue
+        if data[i] < 128:
+            low[used] = small[data[i]]
+            used += 1
+            i += 1
+            chars += 1
+            continue
         code, i = decode(data, i, end)
         chars += 1
         entry = table[code] if code < len(table) else np.uint32(0)
         if entry & _SIGMA:
-            return NEEDS_LOWER, chars
-        ends = entry == 0 or (entry & _ALONE) != 0
-        if ends and length:
-            out[count] = _token(h, w, length)
-            count += 1
-            length = 0
-            h = _START
-            w = _U0
+            return NEEDS_LOWER, chars, light
         if entry == 0:
+            low[used] = 0
+            used += 1
             continue
+        if entry & _LIGHT:
+            light = True
+        if entry & _ALONE:
+            low[used] = 0
+            used += 1
         value, width = _utf8(entry & _CODE)
         for k in range(width - 1, -1, -1):
-            w = (w << _U8) | ((value >> np.uint64(8 * k)) & np.uint64(0xFF))
-            length += 1
-            if length & 7 == 0:
-                h = fold(h, w)
-                w = _U0
+            low[used] = (value >> np.uint64(8 * k)) & np.uint64(0xFF)
+            used += 1
         if entry & (_ALONE | _ENDS):
-            out[count] = _token(h, w, length) | (_U1 if entry & _LIGHT else _U0)
-            count += 1
-            length = 0
+            low[used] = 0
+            used += 1
+    low[used : used + 72] = 0
+    return used, chars, light
+
+
+@njit(nogil=True, cache=True)
+def _hash_words(low: np.ndarray, used: int, light: bool, table: np.ndarray, out: np.ndarray) -> int:
+    """Hash the words that `_lower` wrote; returns how many."""
+    count = 0
+    carry = _U0
+    start = 0
+    for block in range(0, used + 1, WIDTH):
+        mask = word_mask(low, block)
+        edges = mask ^ ((mask << _U1) | carry)  # a bit where a word starts, and one where it has ended
+        carry = mask >> np.uint64(63)
+        starts = edges & mask
+        while edges:
+            at = block + lowest(edges)
+            bit = edges & (~edges + _U1)
+            edges ^= bit
+            if starts & bit:
+                start = at
+                continue
             h = _START
-            w = _U0
-    if length:
-        out[count] = _token(h, w, length)
-        count += 1
-    return count, chars
+            first = start
+            while first + 8 <= at:
+                h = fold(h, reverse64(load64(low, first)))
+                first += 8
+            w = (reverse64(load64(low, first)) >> _U1) >> np.uint64(63 - 8 * (at - first))
+            value = fmix64(fold(h, w) + np.uint64(at - start) * _LENGTH) & ~_U1
+            if light and low[start] >= 128 and table[decode(low, start, at)[0]] & _LIGHT:
+                value |= _U1
+            out[count] = value
+            count += 1
+    return count
 
 
 @njit(nogil=True, cache=True)
 def tokens_of(
     data: np.ndarray, start: int, end: int, small: np.ndarray, table: np.ndarray, out: np.ndarray
 ) -> tuple[int, int]:
-    """Hash the tokens of one row into ``out`` (room for bytes // 2 + 1 of them); return (tokens, characters)."""
-    count = ascii_tokens(data, start, end, small, out)
-    if count >= 0:
-        return count, end - start
-    return unicode_tokens(data, start, end, table, out)
+    """Hash the tokens of one row into ``out`` (room for bytes // 2 + 1 of them); return (tokens, characters).
+
+    Tokens are NEEDS_LOWER at a capital sigma. Any UTF-8 is read; broken one as U+FFFD and never past ``end``.
+    """
+    low = np.empty(2 * (end - start) + 3 * WIDTH, np.uint8)
+    used, chars, light = _lower(data, start, end, small, table, low)
+    if used < 0:
+        return NEEDS_LOWER, chars
+    return _hash_words(low, used, light, table, out), chars
 
 
 def buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

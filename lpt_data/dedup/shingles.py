@@ -11,6 +11,7 @@ rows are compared whole, elsewhere. Some two shingles of a pair of texts collide
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -116,6 +117,7 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
     return common / union if union else 0.0
 
 
+@cache
 def multipliers(ngram: int) -> np.ndarray:
     """The odd constant of each place in a shingle, uint64 [ngram * WEIGHT]: the first ngram for whole tokens alone."""
     return np.array([fmix64(np.uint64(k + 1)) | _U1 for k in range(ngram * WEIGHT)], np.uint64)
