@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lpt_data import arrow_json, layouts
 from lpt_data.columns import Columns, Shape
-from lpt_data.io.readers import Chunk, read
+from lpt_data.io.readers import LARGE, Chunk, read
 from lpt_data.io.sources import SourceFile, expand
 from lpt_data.layouts import Layout
 from lpt_data.record_text import KEYS, text_of
@@ -184,6 +183,8 @@ class Dataset:
                     self._reject(start + bad.offset, source.path, bad.line, bad.reason, bad.detail)
                 if shape is not None and isinstance(chunk.records, list):
                     shape.see(chunk.records)
+                elif shape is not None:
+                    shape.see_types(chunk.types)
                 yield _Part(self, start, number, chunk)
                 rows += chunk.rows
             self._close(source, start, rows)
@@ -232,19 +233,25 @@ class Dataset:
                 seen=str(table[column].type),
                 next="name a text column with --text-column",
             )
-        array = array.cast(pa.large_string())
-        broken = invalid_utf8(array)
-        for place in np.flatnonzero(broken).tolist():
-            part.reject(place, "invalid_utf8", f"{column} is no UTF-8")
-        places = np.flatnonzero(~broken)
-        array = array.filter(pa.array(~broken)) if broken.any() else array
-        blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(array)), 0)
-        bad = pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
-        if bad.any():
-            for i in np.flatnonzero(bad).tolist():
-                part.usable(int(places[i]), array[i].as_py(), column)
-            array, places = array.filter(pa.array(~bad)), places[~bad]
-        return TextBatch(part.start + part.chunk.offsets[places], array, text_ids(array.to_pylist()))
+        array = wide(array)
+        good = np.ones(len(array), bool)
+        if self.files[part.file].format == "parquet":  # which promises UTF-8 and checks nothing; lines were checked
+            good = ~invalid_utf8(array)
+            for place in np.flatnonzero(~good).tolist():
+                part.reject(place, "invalid_utf8", f"{column} is no UTF-8")
+        for place in np.flatnonzero(good & may_be_blank(array)).tolist():
+            good[place] = part.usable(place, array[place].as_py(), column)
+        offsets = part.chunk.offsets
+        if not good.all():
+            array, offsets = array.filter(pa.array(good)), offsets[good]
+        return TextBatch(part.start + offsets, array, self._text_ids(array))
+
+    def _text_ids(self, texts: pa.Array) -> np.ndarray:
+        if sum(source.bytes for source in self.files) < LARGE:
+            return text_ids(texts.to_pylist())
+        from lpt_data.text_ids import ids_of  # numba, which small inputs do without
+
+        return ids_of(texts)
 
     def _keyed_texts(self, part: _Part, key: str) -> TextBatch:
         rows, texts, ids = [], [], []
@@ -391,7 +398,7 @@ class _Part:
 
 def text_array(column: pa.ChunkedArray) -> pa.Array | None:
     """Return a column of any of Arrow's text types as one array, or None where it is no text."""
-    array = column.combine_chunks()
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     if pa.types.is_dictionary(array.type):
@@ -401,6 +408,15 @@ def text_array(column: pa.ChunkedArray) -> pa.Array | None:
     return array if text else None
 
 
+def wide(texts: pa.Array) -> pa.Array:
+    """Return a text array as large_string; the bytes of the texts are shared, where a cast may copy them."""
+    if not pa.types.is_string(texts.type) or texts.offset or texts.null_count:
+        return texts.cast(pa.large_string())
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32)[: len(texts) + 1].astype(np.int64)
+    return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(ends), data)
+
+
 def invalid_utf8(array: pa.Array) -> np.ndarray:
     """Return which texts of a large_string array are no UTF-8 (Parquet promises it and checks nothing): bool [n]."""
     try:
@@ -408,6 +424,20 @@ def invalid_utf8(array: pa.Array) -> np.ndarray:
     except pa.ArrowInvalid:
         return np.array([not _decodes(value) for value in array.cast(pa.large_binary()).to_pylist()], bool)
     return np.zeros(len(array), bool)
+
+
+def may_be_blank(array: pa.Array) -> np.ndarray:
+    """Return which texts of a large_string array do not begin with a visible ASCII character, nulls among them: bool
+    [n]. Python has to look at those alone.
+    """
+    if array.null_count:
+        array = array.fill_null("")
+    _, offsets, data = array.buffers()
+    starts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    if data is None or not data.size:
+        return np.ones(len(array), bool)
+    first = np.frombuffer(data, np.uint8)[np.minimum(starts[:-1], data.size - 1)]
+    return (starts[1:] == starts[:-1]) | (first <= 32) | (first >= 127)
 
 
 def _decodes(value: bytes | None) -> bool:

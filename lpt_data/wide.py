@@ -116,3 +116,9 @@ def lowest(typingctx: Any, mask: Any) -> tuple[Any, Callable]:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
 
     return types.intp(types.uint64), codegen
+
+
+@intrinsic
+def count_bits(typingctx: Any, mask: Any) -> tuple[Any, Callable]:
+    """How many bits are set."""
+    return types.intp(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
