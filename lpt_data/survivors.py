@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from lpt_data.columns import Columns, dump, find_columns
 from lpt_data.dataset import Batch, Dataset, Quarantine
 from lpt_data.io.lines import parse_exact
-from lpt_data.io.readers import raw_lines, read
+from lpt_data.io.readers import raw_lines, read_kept
 from lpt_data.io.sources import format_of
 from lpt_data.progress import Progress
 from lpt_data.write import write_lines, write_rows, write_tables
@@ -199,17 +199,16 @@ def _scanned_tables(dataset: Dataset, keep: np.ndarray, columns: Columns, progre
     start = 0
     for source in dataset.files:
         rows = 0
-        for chunk in read(source, columns.schema.names):
+        for chunk in read_kept(source, columns.schema.names, keep[start:]):
             rows += chunk.rows
             if start + rows > len(keep):
                 raise input_changed(source.path)
-            kept = keep[start + chunk.offsets]
-            if isinstance(chunk.records, pa.Table):
-                if chunk.records.schema != columns.schema:
-                    raise input_changed(source.path)
-                yield chunk.records if kept.all() else chunk.records.filter(pa.array(kept))
+            if isinstance(chunk.records, list):
+                yield columns.table(list(compress(chunk.records, keep[start + chunk.offsets].tolist())))
+            elif chunk.records.schema == columns.schema:
+                yield chunk.records
             else:
-                yield columns.table(list(compress(chunk.records, kept.tolist())))
+                raise input_changed(source.path)
             progress(start + rows, len(keep), "writing")
         start += rows
 

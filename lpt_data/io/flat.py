@@ -76,13 +76,14 @@ class Scan:
             return None
         return {name: TYPES[kind] for name, kind in zip(self.keys.names, kinds[0].tolist(), strict=True)}
 
-    def table(self, rows: slice, names: Sequence[str]) -> pa.Table:
-        """Columns of some rows that `flat` named for them; at least one row."""
+    def table(self, rows: slice, names: Sequence[str], keep: np.ndarray | None = None) -> pa.Table:
+        """Columns of some rows that `flat` named for them, at least one; of those alone that are kept (bool)."""
         columns = {}
         for name in names:
             number = self.keys.names.index(name)
-            spans = self.spans[rows, number]
-            columns[name] = self._column(int(self.kinds[rows.start, number]), spans[:, 0].copy(), spans[:, 1].copy())
+            spans = self.spans[rows, number] if keep is None else self.spans[rows, number][keep]
+            starts, ends = np.ascontiguousarray(spans.T)
+            columns[name] = self._column(int(self.kinds[rows.start, number]), starts, ends)
         return pa.table(columns)
 
     def _column(self, kind: int, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
@@ -97,6 +98,12 @@ class Scan:
             return pa.array(_integers(self.data, starts, ends))
         written = b",".join([self.data[start:end].tobytes() for start, end in zip(starts, ends, strict=True)])
         return pa.array(orjson.loads(b"[" + written + b"]"), pa.float64())
+
+
+def line_bounds(lines: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Where each line that is not blank starts and ends (without its line feed), int64 [n] both."""
+    data = np.frombuffer(lines, np.uint8)
+    return _line_bounds(data, _count_lines(data))
 
 
 def scan(lines: bytes, keys: Keys) -> Scan:
@@ -129,6 +136,13 @@ def _line_end(data: np.ndarray, i: int) -> int:
     while i < len(data) and data[i] != 10:
         i += 1
     return i
+
+
+@njit(nogil=True, cache=True)
+def _blank(data: np.ndarray, i: int, end: int) -> bool:
+    while i < end and (data[i] == 32 or 9 <= data[i] <= 13):
+        i += 1
+    return i == end
 
 
 @njit(nogil=True, cache=True)
@@ -248,12 +262,7 @@ def _scan(
         if i < 0 or (i < len(data) and data[i] != 10):
             kinds[rows] = ODD
             end = _line_end(data, start)
-        blank = True
-        i = start
-        while blank and i < end:
-            blank = data[i] == 32 or 9 <= data[i] <= 13
-            i += 1
-        if not blank:
+        if not _blank(data, start, end):
             numbers[rows] = line
             starts[rows] = start
             ends[rows] = end
@@ -261,6 +270,22 @@ def _scan(
         line += 1
         start = end + 1
     return numbers[:rows], starts[:rows], ends[:rows], kinds[:rows], spans[:rows]
+
+
+@njit(nogil=True, cache=True)
+def _line_bounds(data: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    starts = np.empty(most, np.int64)
+    ends = np.empty(most, np.int64)
+    rows = 0
+    start = 0
+    while start < len(data):
+        end = _line_end(data, start)
+        if not _blank(data, start, end):
+            starts[rows] = start
+            ends[rows] = end
+            rows += 1
+        start = end + 1
+    return starts[:rows], ends[:rows]
 
 
 @njit(nogil=True, cache=True)

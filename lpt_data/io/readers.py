@@ -58,6 +58,14 @@ def read(source: SourceFile, columns: Sequence[str] | None = None) -> Iterator[C
     return READERS[source.format](source, columns)
 
 
+def read_kept(source: SourceFile, columns: Sequence[str], keep: np.ndarray) -> Iterator[Chunk]:
+    """Read a JSONL file as `read` does, leaving out of the tables the rows that are not kept (bool, by row of the
+    file). What lies behind the end of `keep` is read: the file has changed.
+    """
+    _calm_allocator()
+    return _read_jsonl(source, columns, keep)
+
+
 @functools.cache
 def _calm_allocator() -> None:
     """Keep glibc from handing memory back to the kernel and asking for it again at every row.
@@ -78,6 +86,26 @@ def raw_lines(source: SourceFile) -> Iterator[tuple[np.ndarray, list[bytes | Non
             yield numbers, rows
 
 
+def chosen_lines(source: SourceFile, chosen: np.ndarray, first: int = 0) -> Iterator[tuple[np.ndarray, list[bytes]]]:
+    """Yield (rows, their lines) of the rows of a JSONL file that are chosen (bool, by row, the file's first row being
+    number ``first``), a line that is too long as an empty one.
+    """
+    for run in whole_lines(blocks(source)):
+        if run is not None and source.bytes >= LARGE:
+            from lpt_data.io.flat import line_bounds  # numba, which small inputs do without
+
+            starts, ends = line_bounds(run)
+            places = np.flatnonzero(chosen[first : first + len(starts)])
+            bounds = zip(starts[places].tolist(), ends[places].tolist(), strict=True)
+            yield places + first, [run[a:b].removesuffix(b"\r") for a, b in bounds]
+            first += len(starts)
+        else:
+            _, lines = _rows_of(0, [None] if run is None else [*cut_lines(run)])
+            places = np.flatnonzero(chosen[first : first + len(lines)])
+            yield places + first, [lines[i] or b"" for i in places]
+            first += len(lines)
+
+
 def _rows_of(number: int, lines: list[bytes | None]) -> tuple[np.ndarray, list[bytes | None]]:
     """The numbers and lines that are not blank, the first one's number given."""
     numbers = np.arange(number, number + len(lines), dtype=np.int64)
@@ -88,9 +116,11 @@ def _rows_of(number: int, lines: list[bytes | None]) -> tuple[np.ndarray, list[b
     return numbers, lines
 
 
-def _read_jsonl(source: SourceFile, columns: Sequence[str] | None) -> Iterator[Chunk]:
+def _read_jsonl(
+    source: SourceFile, columns: Sequence[str] | None, keep: np.ndarray | None = None
+) -> Iterator[Chunk]:
     start, number = 0, 1
-    scanned = _scanner(columns) if columns and source.bytes >= LARGE else None
+    scanned = _scanner(columns, keep) if columns and source.bytes >= LARGE else None
     for run in whole_lines(blocks(source)):
         found = scanned(run, number, start) if scanned is not None and run is not None else None
         if found is None:
@@ -103,7 +133,9 @@ def _read_jsonl(source: SourceFile, columns: Sequence[str] | None) -> Iterator[C
         number += count
 
 
-def _scanner(columns: Sequence[str]) -> Callable[[bytes, int, int], tuple[list[Chunk], int] | None]:
+def _scanner(
+    columns: Sequence[str], keep: np.ndarray | None
+) -> Callable[[bytes, int, int], tuple[list[Chunk], int] | None]:
     """A function of (lines, number of the first line, number of the first row) that scans flat lines into tables of
     these columns and parses those between; it returns the chunks and how many lines, or None where all of them had
     better be parsed.
@@ -130,7 +162,10 @@ def _scanner(columns: Sequence[str]) -> Callable[[bytes, int, int], tuple[list[C
             lines = number + found.numbers[part]
             if flat[first]:
                 offsets = np.arange(start + first, start + last)
-                table, types = found.table(part, columns), found.types(part)
+                kept = None if keep is None or start + last > len(keep) else keep[offsets]
+                if kept is not None:
+                    offsets, lines = offsets[kept], lines[kept]
+                table, types = found.table(part, columns, kept), found.types(part)
                 chunks.append(Chunk(offsets, lines, table, None, [], last - first, types))
             else:
                 bounds = zip(found.starts[part].tolist(), found.ends[part].tolist(), strict=True)
