@@ -17,10 +17,12 @@ import pyarrow as pa
 
 from lpt_data import arrow_json, layouts
 from lpt_data.columns import Columns, Shape
-from lpt_data.io.readers import LARGE, Chunk, read
+from lpt_data.io.chunks import LARGE, Chunk
+from lpt_data.io.readers import read
 from lpt_data.io.sources import SourceFile, expand
 from lpt_data.layouts import Layout
 from lpt_data.record_text import KEYS, text_of
+from lpt_data.text_arrays import invalid_utf8, may_be_blank, text_array, wide
 from manifests.arrow import plain_rows
 from manifests.canon import record_id, text_ids
 from manifests.errors import BadInputError, RecordError
@@ -394,54 +396,3 @@ class _Part:
                     self.reject(place, "invalid_utf8", str(error))
                     continue
                 yield place, row
-
-
-def text_array(column: pa.ChunkedArray) -> pa.Array | None:
-    """Return a column of any of Arrow's text types as one array, or None where it is no text."""
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    kind = array.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return array if text else None
-
-
-def wide(texts: pa.Array) -> pa.Array:
-    """Return a text array as large_string; the bytes of the texts are shared, where a cast may copy them."""
-    if not pa.types.is_string(texts.type) or texts.offset or texts.null_count:
-        return texts.cast(pa.large_string())
-    _, offsets, data = texts.buffers()
-    ends = np.frombuffer(offsets, np.int32)[: len(texts) + 1].astype(np.int64)
-    return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(ends), data)
-
-
-def invalid_utf8(array: pa.Array) -> np.ndarray:
-    """Return which texts of a large_string array are no UTF-8 (Parquet promises it and checks nothing): bool [n]."""
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        return np.array([not _decodes(value) for value in array.cast(pa.large_binary()).to_pylist()], bool)
-    return np.zeros(len(array), bool)
-
-
-def may_be_blank(array: pa.Array) -> np.ndarray:
-    """Return which texts of a large_string array do not begin with a visible ASCII character, nulls among them: bool
-    [n]. Python has to look at those alone.
-    """
-    if array.null_count:
-        array = array.fill_null("")
-    _, offsets, data = array.buffers()
-    starts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    if data is None or not data.size:
-        return np.ones(len(array), bool)
-    first = np.frombuffer(data, np.uint8)[np.minimum(starts[:-1], data.size - 1)]
-    return (starts[1:] == starts[:-1]) | (first <= 32) | (first >= 127)
-
-
-def _decodes(value: bytes | None) -> bool:
-    try:
-        return value is None or value.decode() is not None
-    except UnicodeDecodeError:
-        return False

@@ -13,8 +13,7 @@ from lpt_data.wide import WIDTH, copy64, high_mask, lowest, special_mask
 
 _U1 = np.uint64(1)
 _QUOTE, _BACKSLASH, _SLASH = 0x22, 0x5C, 0x2F
-_ESCAPES = b"btnvfr"  # the letters of bytes 8 to 13; JSON has no \v
-_LETTERS = np.frombuffer(_ESCAPES, np.uint8)
+_LETTERS = np.frombuffer(b"btnvfr", np.uint8)  # of the bytes 8 to 13; JSON has no \v
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 LONGEST_ESCAPE = 6  # bytes that one byte of text may become
 
@@ -69,7 +68,7 @@ def _unicode_escape(data: np.ndarray, i: int, end: int) -> tuple[int, int]:
 @njit(nogil=True, cache=True)
 def _plain_escape(letter: int) -> int:
     """The byte that a backslash and this letter stand for, or -1."""
-    if letter == _QUOTE or letter == _BACKSLASH or letter == _SLASH:
+    if letter in (_QUOTE, _BACKSLASH, _SLASH):
         return letter
     if letter == 110:
         return 10
@@ -174,7 +173,7 @@ def _copy(data: np.ndarray, i: int, end: int, out: np.ndarray, at: int) -> int:
 def unescape(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> int:
     """Write the texts of strings that `string_end` took, without their quotation marks, one after the other.
 
-    ``offsets`` [n + 1] receives where each begins; ``out`` has 64 bytes more than all strings. Returns the bytes written.
+    ``offsets`` [n + 1] receives where each begins; ``out`` has 64 bytes more than all strings. Returns the end.
     """
     at = 0
     for row in range(len(starts)):
@@ -218,7 +217,7 @@ def escape(data: np.ndarray, i: int, end: int, out: np.ndarray, at: int) -> int:
             return at
         byte = data[special]
         out[at] = _BACKSLASH
-        if byte == _QUOTE or byte == _BACKSLASH:
+        if byte in (_QUOTE, _BACKSLASH):
             out[at + 1] = byte
             at += 2
         elif 8 <= byte <= 13 and byte != 11:

@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 
 from lpt_data.columns import Columns, dump, find_columns
 from lpt_data.dataset import Batch, Dataset, Quarantine
+from lpt_data.io.jsonl import raw_lines, read_jsonl
 from lpt_data.io.lines import parse_exact
-from lpt_data.io.readers import raw_lines, read_kept
 from lpt_data.io.sources import format_of
 from lpt_data.progress import Progress
 from lpt_data.write import write_lines, write_rows, write_tables
@@ -199,7 +199,7 @@ def _scanned_tables(dataset: Dataset, keep: np.ndarray, columns: Columns, progre
     start = 0
     for source in dataset.files:
         rows = 0
-        for chunk in read_kept(source, columns.schema.names, keep[start:]):
+        for chunk in read_jsonl(source, columns.schema.names, keep[start:]):
             rows += chunk.rows
             if start + rows > len(keep):
                 raise input_changed(source.path)

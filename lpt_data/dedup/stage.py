@@ -20,7 +20,7 @@ from lpt_data.dedup.lsh import Bands
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
 from lpt_data.dedup.rows import BESIDE_TEXT, Rows, Run, read, sketched_again, threads
-from lpt_data.io.readers import chosen_lines
+from lpt_data.io.jsonl import chosen_lines
 from lpt_data.progress import Progress
 from lpt_data.stage import StageResult
 from manifests import decisions

@@ -61,7 +61,7 @@ class Scan:
     spans: np.ndarray  # int64 [n, keys, 2], of the values in the data, strings without quotation marks
 
     def flat(self, names: Sequence[str]) -> np.ndarray:
-        """Which rows are flat and have under each of these names a value of the type of the first such row: bool [n]."""
+        """Which rows are flat and have under these names values of the types of the first flat row: bool [n]."""
         good = self.kinds[:, 0] != ODD
         first = int(good.argmax()) if len(good) else 0
         for name in names:

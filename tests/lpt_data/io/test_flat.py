@@ -26,6 +26,9 @@ KEYS = Keys.of(FIRST)
 assert KEYS is not None
 
 
+NO_UTF8 = (b"\xff", b"\xc0\x80", b"\xe4\xb8", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf0\x80\x80\x80")
+
+
 def line(text: str = '"t"', number: str = "1", x: str = "0.5", ok: str = "true") -> bytes:
     return f'{{"id": {number}, "text": {text}, "x": {x}, "ok": {ok}}}'.encode("utf-8", "surrogatepass")
 
@@ -105,18 +108,16 @@ def test_plain_lines_are_taken(good: bytes) -> None:
         line(x="1."),
         line(x=".5"),
         line(x="1.5e999"),
-        *(line('"%"').replace(b"%", bad) for bad in (b"\xff", b"\xc0\x80", b"\xe4\xb8", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf0\x80\x80\x80")),
+        *(line('"%"').replace(b"%", bad) for bad in NO_UTF8),
     ],
-)  # fmt: skip
+)
 def test_every_other_line_goes_to_the_parser(odd: bytes) -> None:
     assert check(odd) == 0
     assert check(FIRST + b"\n" + odd + b"\n" + FIRST) == 2
 
 
-PIECES = (
-    '{ } [ ] , : " \\ \\" \\n \\u00e9 \\ud83d\\ude00 \\ud83d \\u0022 id text "id": "text": , 1 -1 0 01 1.5 1e5 - . true '
-    "false null é 世 🙂 \x7f \t \r"
-).split(" ") + [" ", "\n", FIRST.decode(), FIRST.decode() + "\n", "x" * 70]
+PIECES = [*'{}[]:,"\\.-\n\t\r 01é世🙂\x7f', *r'\" \n \u00e9 \ud83d\ude00 \ud83d \u0022 id text "id": "text":'.split()]
+PIECES += ["-1", "01", "1.5", "1e5", "true", "false", "null", FIRST.decode(), FIRST.decode() + "\n", "x" * 70]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12))
@@ -156,7 +157,7 @@ def test_no_keys_of_a_line_that_is_not_flat() -> None:
 def passes(path: Path) -> Iterator[tuple[list[Any], list[Quarantine], Any]]:
     for large in (0, 1 << 40):  # scanned, parsed
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(readers, "LARGE", large)
+            patch.setattr("lpt_data.io.jsonl.LARGE", large)
             patch.setattr("lpt_data.dataset.LARGE", large)
             dataset = Dataset.open(str(path))
             dataset.watch_columns = True
@@ -176,7 +177,9 @@ def test_the_rows_and_the_quarantine_of_a_file_do_not_depend_on_scanning(tmp_pat
     often = rng.choice([0, 0.001, 0.02, 0.4])
     lines = []
     for i in range(6000):
-        text = "".join(rng.choices(["word ", "é", '"', "\\", "\n", "世", "🙂", "\u2003"], [9, 1, 1, 1, 1, 1, 1, 1], k=25))
+        text = "".join(
+            rng.choices(["word ", "é", '"', "\\", "\n", "世", "🙂", "\u2003"], [9, 1, 1, 1, 1, 1, 1, 1], k=25)
+        )
         lines.append(json.dumps({"id": i, "text": text + "."}, ensure_ascii=i % 3 == 0))
         if rng.random() < often:
             lines.append(rng.choice(odd))
