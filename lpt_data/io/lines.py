@@ -43,14 +43,14 @@ def whole_lines(blocks: Iterable[bytes], limit: int = MAX_LINE) -> Iterator[byte
     pending: list[bytes] = []
     size = 0
     for block in blocks:
-        cut = block.rfind(b"\n") + 1
+        first, cut = block.find(b"\n") + 1, block.rfind(b"\n") + 1
         if cut:
-            first = block.index(b"\n") + 1
+            start = 0
             if size + first - 1 > limit:
                 yield None
-                pending, block, cut = [], block[first:], cut - first
-            if pending or cut:
-                yield b"".join([*pending, block[:cut]])
+                pending, start = [], first
+            if pending or cut > start:
+                yield b"".join([*pending, memoryview(block)[start:cut]])
             pending, size = [], 0
         size += len(block) - cut
         pending = [*pending, block[cut:]] if size <= limit else []

@@ -116,7 +116,8 @@ def test_every_other_line_goes_to_the_parser(odd: bytes) -> None:
     assert check(FIRST + b"\n" + odd + b"\n" + FIRST) == 2
 
 
-PIECES = [*'{}[]:,"\\.-\n\t\r 01é世🙂\x7f', *r'\" \n \u00e9 \ud83d\ude00 \ud83d \u0022 id text "id": "text":'.split()]
+ESCAPES = ['\\"', r"\n", r"\u00e9", r"\ud83d\ude00", r"\ud83d", r"\u0022"]
+PIECES = [*'{}[]:,"\\.-\n\t\r 01é世🙂\x7f', *ESCAPES, "id", "text", '"id":', '"text":']
 PIECES += ["-1", "01", "1.5", "1e5", "true", "false", "null", FIRST.decode(), FIRST.decode() + "\n", "x" * 70]
 
 
