@@ -18,6 +18,29 @@ def text_array(column: pa.ChunkedArray) -> pa.Array | None:
     return array if text else None
 
 
+def text_bytes(values: pa.Array | pa.ChunkedArray) -> int:
+    """Return the bytes of all texts and binary values, however deep they lie."""
+    if isinstance(values, pa.ChunkedArray):
+        return sum(map(text_bytes, values.chunks))
+    kind = values.type
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return _span(values, np.dtype(np.int64))
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _span(values, np.dtype(np.int32))
+    if pa.types.is_struct(kind):
+        return sum(map(text_bytes, values.flatten()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return text_bytes(values.flatten())
+    return 0
+
+
+def _span(values: pa.Array, offset: np.dtype) -> int:
+    if not len(values):
+        return 0
+    ends = np.frombuffer(values.buffers()[1], offset)
+    return int(ends[values.offset + len(values)]) - int(ends[values.offset])
+
+
 def wide(texts: pa.Array) -> pa.Array:
     """Return a text array as large_string; the bytes of the texts are shared, where a cast may copy them."""
     if not pa.types.is_string(texts.type) or texts.offset or texts.null_count:
