@@ -109,13 +109,18 @@ def string_end(data: np.ndarray, i: int, end: int) -> int:
 def valid_utf8(data: np.ndarray, i: int, end: int) -> bool:
     """Whether ``data[i:end]`` is UTF-8 as Python reads it: no overlong form, no surrogate, nothing above U+10FFFF."""
     while i < end:
-        lead = data[i]
-        if lead < 0x80:
-            if i + WIDTH <= len(data):
-                i += lowest(high_mask(data, i))
-            else:
-                i += 1
+        if i + WIDTH <= len(data):
+            mask = high_mask(data, i)
+            if mask == 0:  # a guess for the processor, where adding `lowest` would have it wait
+                i += WIDTH
+                continue
+            i += lowest(mask)
+            if i >= end:
+                break
+        elif data[i] < 0x80:
+            i += 1
             continue
+        lead = data[i]
         if lead < 0xC2 or lead > 0xF4:
             return False
         extra = 1 if lead < 0xE0 else (2 if lead < 0xF0 else 3)

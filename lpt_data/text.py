@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from lpt_data.wide import WIDTH, high_mask, load64, lowest, reverse64, word64, word_mask
+from lpt_data.wide import WIDTH, count_bits, high_mask, load64, lowest, reverse64, word64, word_mask
 
 TOKENS = f"lpt-tokens/1 unicode-{unicodedata.unidata_version}"
 
@@ -162,7 +162,9 @@ def _lower(
     while i < end:
         if i + WIDTH <= len(data):
             high = high_mask(data, i)
-            run = min(lowest(high), end - i)
+            run = WIDTH
+            if high or i + WIDTH > end:  # the processor guesses that neither holds, and need not wait for `lowest`
+                run = min(lowest(high), end - i)
             if run:
                 word64(data, i, low, used)  # bytes after the run are written over
                 i += run
@@ -201,34 +203,53 @@ def _lower(
 
 
 @njit(nogil=True, cache=True)
-def _hash_words(low: np.ndarray, used: int, light: bool, table: np.ndarray, out: np.ndarray) -> int:
-    """Hash the words that `_lower` wrote; returns how many."""
-    count = 0
+def _word_edges(low: np.ndarray, used: int, edges: np.ndarray) -> int:
+    """Write where the words of `_lower` start and end, in turn, into ``edges``; returns how many words.
+
+    Eight edges at a time, those past the last one to be written over: a loop that ends where it must is guessed wrong.
+    """
+    count = _U0  # unsigned, so that no index is asked whether it counts from the end
     carry = _U0
-    start = 0
     for block in range(0, used + 1, WIDTH):
         mask = word_mask(low, block)
-        edges = mask ^ ((mask << _U1) | carry)  # a bit where a word starts, and one where it has ended
+        left = mask ^ ((mask << _U1) | carry)
         carry = mask >> np.uint64(63)
-        starts = edges & mask
-        while edges:
-            at = block + lowest(edges)
-            bit = edges & (~edges + _U1)
-            edges ^= bit
-            if starts & bit:
-                start = at
-                continue
-            h = _START
-            first = start
-            while first + 8 <= at:
-                h = fold(h, reverse64(load64(low, first)))
-                first += 8
-            w = (reverse64(load64(low, first)) >> _U1) >> np.uint64(63 - 8 * (at - first))
-            value = fmix64(fold(h, w) + np.uint64(at - start) * _LENGTH) & ~_U1
-            if light and low[start] >= 128 and table[decode(low, start, at)[0]] & _LIGHT:
-                value |= _U1
-            out[count] = value
-            count += 1
+        k = count
+        count += np.uint64(count_bits(left))
+        while k < count:
+            for n in range(8):
+                edges[k + np.uint64(n)] = block + lowest(left)
+                left &= left - _U1
+            k += _U8
+    return np.int64(count) // 2
+
+
+@njit(nogil=True, cache=True)
+def _hash_words(low: np.ndarray, used: int, out: np.ndarray, edges: np.ndarray, long: np.ndarray) -> int:
+    """Hash the words that `_lower` wrote; returns how many.
+
+    All of them as if they were short, as most are, which takes no branch; then the long ones again.
+    """
+    count = _word_edges(low, used, edges)
+    longs = 0
+    for n in range(count):
+        start = np.int64(edges[2 * n])
+        length = np.int64(edges[2 * n + 1]) - start
+        w = (reverse64(load64(low, start)) >> _U1) >> np.uint64((63 - 8 * length) & 63)
+        out[n] = fmix64(fold(_START, w) + np.uint64(length) * _LENGTH) & ~_U1
+        long[longs] = n
+        longs += length >= 8
+    for k in range(longs):
+        n = long[k]
+        start = np.int64(edges[2 * n])
+        end = np.int64(edges[2 * n + 1])
+        length = end - start
+        h = _START
+        while start + 8 <= end:
+            h = fold(h, reverse64(load64(low, start)))
+            start += 8
+        w = (reverse64(load64(low, start)) >> _U1) >> np.uint64(63 - 8 * (end - start))
+        out[n] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH) & ~_U1
     return count
 
 
@@ -244,7 +265,14 @@ def tokens_of(
     used, chars, light = _lower(data, start, end, small, table, low)
     if used < 0:
         return NEEDS_LOWER, chars
-    return _hash_words(low, used, light, table, out), chars
+    edges = np.empty(used + 16, np.int32)
+    count = _hash_words(low, used, out, edges, np.empty(used // 8 + 2, np.int32))
+    if light:
+        for n in range(count):
+            first = edges[2 * n]
+            if low[first] >= 128 and table[decode(low, first, used)[0]] & _LIGHT:
+                out[n] |= _U1
+    return count, chars
 
 
 def buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -81,7 +81,7 @@ def write_rows(
 
 
 def write_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
-    """Write tables of one schema as one Parquet file; returns the rows. Where its row groups end depends on the rows."""
+    """Write tables of one schema as one Parquet file, its row groups cut by the rows alone; returns how many."""
     count = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for group in _row_groups(schema, tables):
