@@ -16,13 +16,12 @@ from numba import njit
 
 from lpt_data.dedup.minhash import Scheme, mix, sign
 from lpt_data.dedup.shingles import NOTHING, combine, leave_out, multipliers
-from lpt_data.text import NEEDS_LOWER, buffers, fmix64, fold, tables, tokens_of
+from lpt_data.text import NEEDS_LOWER, buffers, fmix64, fold, sequence_hash, tables, tokens_of
 from manifests.errors import UsageError
 
 RECALL = 0.995  # of the pairs that lie exactly at the threshold; more of all above it
 NUM_PERM = 128  # hashes a row at most, unless told otherwise
 GRID = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
-_START = np.uint64(0x2545F4914F6CDD1D)
 
 
 @dataclass(frozen=True)
@@ -163,10 +162,7 @@ def _sketch(
         count, length = tokens_of(data, offsets[row], offsets[row + 1], small, table, tokens)
         counts[row] = count
         chars[row] = length
-        whole = _START
-        for i in range(count):
-            whole = fold(whole, tokens[i])
-        sequence[row] = fmix64(whole)
+        sequence[row] = sequence_hash(tokens, max(count, 0))
         total = combine(tokens, count, weights, hashes) if count > 0 else 0
         if len(left_out) and total > 0:
             total = leave_out(hashes, total, left_out)
