@@ -295,6 +295,6 @@ def _integers(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndar
         negative = data[starts[row]] == 45
         value = 0
         for i in range(starts[row] + (1 if negative else 0), ends[row]):
-            value = value * 10 + (np.int64(data[i]) - 48)
+            value = value * 10 + int(data[i]) - 48
         values[row] = -value if negative else value
     return values
