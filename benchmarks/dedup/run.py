@@ -11,7 +11,7 @@ nine times, for a document of 1,790 bytes and 255 words, on a core of 3.2 GHz wi
   identity      SHA-256 of the file at 1.3 GB/s, its reading                                              1.7 us
   reading       0.35, JSON scanned in masks of 64 bytes 0.3, text copied 0.2, record ids by 16 lanes 1.0  1.9 us
   tokens        masks and word ends 0.6, hashes 12 cycles a word 1.1                                      1.7 us
-  signature     108 permutations x 250 shingles / 8 lanes at 2.2 cycles (vpmullq)                         2.4 us
+  signature     70 permutations x 250 shingles / 8 lanes at 2.2 cycles (vpmullq)                          1.6 us
   sketch        shingles, band keys, a hash of the sequence                                               0.5 us
   shingle sets  of the two fifths of rows that share a band: tokens again and a bucket sort, 3.2 us each  1.3 us
   writing       reading and scanning again 0.9, zstd at 340 MB/s 4.3, Parquet 0.7                         5.9 us
@@ -23,7 +23,7 @@ What the kernels replaced, in the order of what that cost: JSON lines became Pyt
 hashed byte by byte, 6.8 us in the sketch and again for the shingle sets; the constants of a shingle were made anew for
 each batch, 2 us; a record id was a call of hashlib, 2.0 us; bucket by bucket, the sort of a set cost 0.7 us more. What
 is left as it is: LZ4 instead of zstd would save 1.3 us and write half as much again; the 64-bit products of the
-signature, which are those of datasketch's `affine64`, take 1.2 us more than products of 32 bits would.
+signature, which are those of datasketch's `affine64`, take 0.8 us more than products of 32 bits would.
 
 Compare the seconds of processor time, not those by the wall, where `load_before` says that others were at work;
 neighbours on the same physical core lengthen both.

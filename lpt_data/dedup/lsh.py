@@ -21,6 +21,7 @@ from manifests.errors import UsageError
 
 RECALL = 0.995  # of the pairs that lie exactly at the threshold; more of all above it
 NUM_PERM = 128  # hashes a row at most, unless told otherwise
+IDLE = 0.15  # share of the pairs at half the threshold that may be compared for nothing
 GRID = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 
 
@@ -46,7 +47,8 @@ class Bands:
 
 
 def choose_bands(threshold: float, num_perm: int | None = None, recall: float = RECALL) -> Bands:
-    """The most rows a band, so the fewest idle comparisons, with recall at the threshold inside ``num_perm`` hashes.
+    """The fewest rows a band, so the fewest hashes, that leave few idle comparisons (IDLE) at full recall at the
+    threshold; the most that fit in ``num_perm`` hashes where none do.
 
     Raises UsageError for a threshold outside (0, 1] and for one that no banding reaches.
     """
@@ -67,6 +69,8 @@ def choose_bands(threshold: float, num_perm: int | None = None, recall: float = 
         bands = int(np.ceil(np.log(1.0 - recall) / np.log(miss)))
         if bands * rows <= budget:
             best = Bands(max(bands, 1), rows)
+            if best.proposed(threshold / 2) <= IDLE:
+                break
     if best is None:
         reach = Bands(budget, 1).proposed(threshold)
         raise UsageError(
