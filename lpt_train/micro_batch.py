@@ -33,6 +33,8 @@ Extras = Mapping[str, torch.Tensor]
 # (log-probs [N], batch, extras) -> the scalar to go backward from, and tensors to report.
 Objective = Callable[[torch.Tensor, FlatBatch, Extras], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 
+Work = Callable[[FlatBatch, Extras], dict[str, torch.Tensor]]
+
 
 class MicroBatch:
     """Runs micro-batches of one model: call it with rows, and gradients are added to the parameters'."""
@@ -54,29 +56,44 @@ class MicroBatch:
         self.notes: list[str] = []
         self._plain = Shape(longest)
         self._filled = Shape.of(longest, most_tokens, most_rows, chunk)
-        self._recorded: dict[Any, Callable[[FlatBatch, Extras], dict[str, torch.Tensor]]] = {}
+        self._recorded: dict[Any, Work] = {}
         self._pool: Any = None
         self._asked = execution
         self.way = self._choose(execution)
 
     def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         """Add the gradients of these rows; return `loss` and what the objective reports, detached, on the device."""
+        return self._run("train", self._forward_backward, rows, extras)
+
+    @torch.no_grad()
+    def row_logprobs(self, rows: Sequence[Row], policy: str = "policy") -> torch.Tensor:
+        """Summed log-probs of the targets of each row, float32 [rows], without gradients.
+
+        `policy` names the state that the model is in (the adapter on or off): each has a recording of its own.
+        """
+        return self._run(policy, self._scored, rows, {})["sums"][: len(rows)]
+
+    def _scored(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
+        with self.place.autocast():
+            return {"sums": row_sums(self._logprobs(batch), batch)}
+
+    def _run(self, name: str, work: Work, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         fixed = self.way in ("graph", "compiled")
         batch = flatten(rows, self.pad_id, self._filled if fixed else self._plain).to(self.place.device)
-        extras = {name: tensor.to(self.place.device) for name, tensor in extras.items()}
+        extras = {key: tensor.to(self.place.device) for key, tensor in extras.items()}
         if self.way != "graph":
-            return self._forward_backward(batch, extras)
-        key = tuple(tensor.shape for tensor in (*batch.tensors().values(), *extras.values()))
+            return work(batch, extras)
+        key = (name, *(tensor.shape for tensor in (*batch.tensors().values(), *extras.values())))
         if key not in self._recorded:
             try:
-                self._recorded[key] = self._record(batch, extras)
+                self._recorded[key] = self._record(work, batch, extras)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # what the compiler or a recording does not take
                 if self._asked != "auto" or self._recorded:
                     raise
                 self._give_up_compiling(_in_one_line(error))
-                return self(rows, extras)
+                return self._run(name, work, rows, extras)
         return self._recorded[key](batch, extras)
 
     def zero_grad(self) -> None:
@@ -128,13 +145,14 @@ class MicroBatch:
         loss.backward()
         return {"loss": loss.detach(), **{name: value.detach() for name, value in report.items()}}
 
-    def _record(self, batch: FlatBatch, extras: Extras) -> Callable[[FlatBatch, Extras], dict[str, torch.Tensor]]:
-        """Record forward and backward of one shape; the gradients that are there already stay as they are."""
+    def _record(self, work: Work, batch: FlatBatch, extras: Extras) -> Work:
+        """Record the work of one shape; the gradients that are there already stay as they are."""
         parameters = trainable(self.model)
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        before = [p.grad.clone() for p in parameters if p.grad is not None]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        before = [gradient.clone() for gradient in gradients]
         still = {name: tensor.clone() for name, tensor in batch.tensors().items()}
         still_extras = {name: tensor.clone() for name, tensor in extras.items()}
         still_batch = replace(batch, **still)
@@ -142,12 +160,12 @@ class MicroBatch:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
-                self._forward_backward(still_batch, still_extras)
+                work(still_batch, still_extras)
         torch.cuda.current_stream().wait_stream(side)
-        torch._foreach_copy_([p.grad for p in parameters if p.grad is not None], before)
+        torch._foreach_copy_(gradients, before)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            outcome = self._forward_backward(still_batch, still_extras)
+            outcome = work(still_batch, still_extras)
         self._pool = self._pool or graph.pool()
 
         def replay(batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
@@ -214,6 +232,12 @@ class MicroBatch:
         finally:
             self.model.train(was_training)
         return _compile(self.model) if way in ("graph", "compiled") else None
+
+
+def row_sums(values_N: torch.Tensor, batch: FlatBatch) -> torch.Tensor:
+    """Sums of the values of the targets over each row [S]; always added in the same order."""
+    rows_S_1 = torch.arange(batch.cu_seqlens.shape[0] - 1, device=values_N.device)[:, None]
+    return ((batch.rows_N[None] == rows_S_1) * (values_N * batch.weights_N)[None]).sum(1)
 
 
 def _compile(model: torch.nn.Module) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,11 @@ def train(
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
     )  # fmt: skip
-    run.notes += _dropped_notes(rendered) + split_notes(split, eval_split) + run_micro_batch.notes
+    run.notes += (
+        dropped_notes(rendered.dropped, len(rendered.rows)) + split_notes(split, eval_split) + run_micro_batch.notes
+    )
     start = 0
-    check = partial(_whole_steps, rows_a_step=rows_a_step, total=total)
+    check = partial(whole_steps, rows_a_step=rows_a_step, total=total)
     if resume and (back := run.take_up(model, optimizer, check=check)) is not None:
         start = back.step
         proof.restore(back.extra["proof"])
@@ -114,8 +116,9 @@ def train(
             done = step + 1
             metrics = {
                 "loss": loss, "grad_norm": grad_norm, "learning_rate": rate, "supervised_tokens": supervised,
+                "tokens": (tokens := sum(len(row.ids) for rows in batches for row in rows)),
                 "epoch": min(first + rows_a_step, rows_in_all) / len(units),
-                **speed.step(done, sum(len(row.ids) for rows in batches for row in rows)),
+                **speed.step(done, tokens),
             }  # fmt: skip
             last = done == total or bool(stop)
             if held_out and (last or (options.eval_steps and done % options.eval_steps == 0)):
@@ -196,7 +199,7 @@ def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig
     return render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
 
 
-def _whole_steps(back: Restored, *, rows_a_step: int, total: int) -> None:
+def whole_steps(back: Restored, *, rows_a_step: int, total: int) -> None:
     """Refuse to lengthen a run that ended in a step of fewer rows: of a longer run that step would have been full."""
     if back.step < total and back.cursor["place"] != back.step * rows_a_step:
         raise RefusedError(
@@ -215,9 +218,10 @@ def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig) -
     })  # fmt: skip
 
 
-def _dropped_notes(rendered: Rendered) -> list[str]:
-    total = sum(rendered.dropped.values())
+def dropped_notes(dropped: Mapping[str, int], kept: int, what: str = "rows") -> list[str]:
+    """What a run says about the rows that it could not train on."""
+    total = sum(dropped.values())
     if not total:
         return []
-    reasons = ", ".join(f"{reason} {count}" for reason, count in rendered.dropped.items())
-    return [f"{total} of {total + len(rendered.rows)} rows were dropped: {reasons}"]
+    reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())
+    return [f"{total} of {total + kept} {what} were dropped: {reasons}"]
