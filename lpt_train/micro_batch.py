@@ -56,7 +56,9 @@ class MicroBatch:
         self.notes: list[str] = []
         self._plain = Shape(longest)
         self._filled = Shape.of(longest, most_tokens, most_rows, chunk)
+        self._parameters = trainable(model)  # walking through the modules takes longer than a replay
         self._recorded: dict[Any, Work] = {}
+        self._warm: set[Any] = set()  # shapes that have run once, so that they are compiled
         self._pool: Any = None
         self._asked = execution
         self.way = self._choose(execution)
@@ -86,11 +88,14 @@ class MicroBatch:
         key = (name, *(tensor.shape for tensor in (*batch.tensors().values(), *extras.values())))
         if key not in self._recorded:
             try:
+                if key not in self._warm:
+                    self._warm_up(work, batch, extras)
+                    self._warm.add(key)
                 self._recorded[key] = self._record(work, batch, extras)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # what the compiler or a recording does not take
-                if self._asked != "auto" or self._recorded:
+                if self._asked != "auto" or self._warm:
                     raise
                 self._give_up_compiling(_in_one_line(error))
                 return self._run(name, work, rows, extras)
@@ -99,9 +104,9 @@ class MicroBatch:
     def zero_grad(self) -> None:
         """Forget the gradients; a recording goes on to write into the same memory."""
         if self.way == "graph":
-            torch._foreach_zero_([p.grad for p in trainable(self.model) if p.grad is not None])
+            torch._foreach_zero_(self._gradients())
         else:
-            for parameter in trainable(self.model):
+            for parameter in self._parameters:
                 parameter.grad = None
 
     @torch.no_grad()
@@ -145,24 +150,38 @@ class MicroBatch:
         loss.backward()
         return {"loss": loss.detach(), **{name: value.detach() for name, value in report.items()}}
 
-    def _record(self, work: Work, batch: FlatBatch, extras: Extras) -> Work:
-        """Record the work of one shape; the gradients that are there already stay as they are."""
-        parameters = trainable(self.model)
-        for parameter in parameters:
+    def _gradients(self) -> list[torch.Tensor]:
+        """The gradients, made once: a recording adds to the memory that it found."""
+        for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+
+    def _warm_up(self, work: Work, batch: FlatBatch, extras: Extras) -> None:
+        """Compile what a new shape needs; the gradients that are there already stay as they are.
+
+        Recordings hold memory of their own. They are dropped first and made again when their shapes come back, so that
+        a warm-up never needs its memory beside theirs.
+        """
+        self._recorded.clear()
+        self._pool = None
+        torch.cuda.empty_cache()
+        gradients = self._gradients()
         before = [gradient.clone() for gradient in gradients]
-        still = {name: tensor.clone() for name, tensor in batch.tensors().items()}
-        still_extras = {name: tensor.clone() for name, tensor in extras.items()}
-        still_batch = replace(batch, **still)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
-                work(still_batch, still_extras)
+                work(batch, extras)
         torch.cuda.current_stream().wait_stream(side)
         torch._foreach_copy_(gradients, before)
+        torch.cuda.empty_cache()
+
+    def _record(self, work: Work, batch: FlatBatch, extras: Extras) -> Work:
+        """Record the work of one shape."""
+        still = {name: tensor.clone() for name, tensor in batch.tensors().items()}
+        still_extras = {name: tensor.clone() for name, tensor in extras.items()}
+        still_batch = replace(batch, **still)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             outcome = work(still_batch, still_extras)
@@ -183,7 +202,7 @@ class MicroBatch:
         self.notes.append(f"execution=graph does not fit this model ({problem}); eager is used")
         for layer in decoder(self.model).layers:
             layer._compiled_call_impl = None
-        for parameter in trainable(self.model):
+        for parameter in self._parameters:
             parameter.grad = None  # the first micro-batch of the run: nothing is lost
 
     def _choose(self, execution: str) -> str:

@@ -76,7 +76,7 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, pairs, pad_id(tokenizer))
-    optimizer = adamw(model, opt)
+    optimizer, trained = adamw(model, opt), trainable(model)
     proof = Proof(model)
 
     pairs_a_step = size * config.gradient_accumulation_steps
@@ -126,7 +126,7 @@ def train(
             # Every part is weighted by its share of the step, so that sums over the parts are means over the step.
             metrics = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
             limit = opt.max_grad_norm or math.inf
-            grad_norm = float(torch.nn.utils.clip_grad_norm_(trainable(model), limit))
+            grad_norm = float(torch.nn.utils.clip_grad_norm_(trained, limit))
             run.require_finite(step + 1, loss=metrics["loss"], grad_norm=grad_norm)
             optimizer.step()
             run_micro_batch.zero_grad()

@@ -63,7 +63,7 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, units, pad_id(tokenizer))
-    optimizer = adamw(model, opt)
+    optimizer, trained = adamw(model, opt), trainable(model)
     proof = Proof(model)
 
     rows_a_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
@@ -107,7 +107,7 @@ def train(
             parts = [run_micro_batch(rows, {"denominator": denominator})["loss"] for rows in batches]
             loss = float(torch.stack(parts).sum())
             limit = opt.max_grad_norm or math.inf
-            grad_norm = float(torch.nn.utils.clip_grad_norm_(trainable(model), limit))
+            grad_norm = float(torch.nn.utils.clip_grad_norm_(trained, limit))
             run.require_finite(step + 1, loss=loss, grad_norm=grad_norm)
             optimizer.step()
             run_micro_batch.zero_grad()

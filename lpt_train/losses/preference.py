@@ -81,13 +81,13 @@ def simpo(pairs: Pairs, options: Options) -> torch.Tensor:
 
 
 def cpo(pairs: Pairs, options: Options) -> torch.Tensor:
-    """-log s(beta (c - r)), without a reference; its supervised part is `Options.chosen_nll` (Xu et al. 2024, eq. 4)."""
+    """-log s(beta (c - r)), without a reference; the supervised part is `chosen_nll` (Xu et al. 2024, eq. 4)."""
     scaled = options.beta * (pairs.chosen_P - pairs.rejected_P)
     return -(1 - options.label_smoothing) * logsigmoid(scaled) - options.label_smoothing * logsigmoid(-scaled)
 
 
 def orpo(pairs: Pairs, options: Options) -> torch.Tensor:
-    """-beta log s(log-odds(c̄) - log-odds(r̄)), odds(p) = p / (1 - p); the supervised part as in CPO (Hong et al. 2024)."""
+    """-beta log s(logit(e^c̄) - logit(e^r̄)); the supervised part is `chosen_nll` (Hong et al. 2024, eq. 6 and 7)."""
     chosen, rejected = pairs.means_P
     log_odds = (chosen - rejected) - (_log1mexp(chosen) - _log1mexp(rejected))
     return -options.beta * logsigmoid(log_odds)
