@@ -65,11 +65,7 @@ def train(
     renderer = Renderer(tokenizer, max_length=config.max_length)
     check_tokenizer(split, renderer.fingerprint, renderer.name)
     rendered = _render(split, renderer, config)
-    held_out = None
-    if eval_split is not None:
-        check_contract(eval_split, algorithm)
-        check_tokenizer(eval_split, renderer.fingerprint, renderer.name)
-        held_out = _render(eval_split, renderer, config)
+    held_out = None if eval_split is None else _held_out(eval_split, algorithm, renderer, config)
     pairs, size = rendered.pairs, config.per_device_train_batch_size
     seed_everything(options.seed)  # before the adapter draws its first values
     model = load_for_training(source, config.lora, place)
@@ -289,6 +285,12 @@ def _micro_batch(
 
 def _render(split: AdmittedSplit, renderer: Renderer, config: PreferenceConfig) -> RenderedPairs:
     return render_pairs(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
+
+
+def _held_out(split: AdmittedSplit, algorithm: str, renderer: Renderer, config: PreferenceConfig) -> RenderedPairs:
+    check_contract(split, algorithm)
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
+    return _render(split, renderer, config)
 
 
 def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: PreferenceConfig) -> str:
