@@ -8,8 +8,9 @@ filler is segments of its own behind the rows, and targets of weight 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,14 @@ class FlatBatch:
 
     def to(self, device: torch.device) -> FlatBatch:
         """The same batch on another device."""
-        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors().items()})
+        return self.with_tensors(
+            {name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors().items()}
+        )
+
+    def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> FlatBatch:
+        """The same batch around other tensors."""
+        others: dict[str, Any] = dict(tensors)
+        return replace(self, **others)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its tensors by name."""
@@ -82,5 +90,6 @@ def flatten(rows: Sequence[Row], pad_id: int, shape: Shape) -> FlatBatch:
     predict, wanted, weights, of_row = (np.zeros(targets, kind) for kind in (np.int64, np.int64, np.float32, np.int64))
     predict[: len(at)], wanted[: len(at)], weights[: len(at)] = at - 1, ids[at], 1.0
     of_row[: len(at)] = np.repeat(np.arange(len(rows)), [len(part) for part in counted])
-    arrays = (ids[None], np.concatenate([np.arange(n) for n in lengths])[None], ends, predict, wanted, weights, of_row)
-    return FlatBatch(*map(torch.from_numpy, arrays), longest=shape.longest, tokens=real, supervised=len(at))
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    line = (torch.from_numpy(array) for array in (ids[None], positions[None], ends, predict, wanted, weights, of_row))
+    return FlatBatch(*line, shape.longest, real, len(at))  # type: ignore[call-arg, arg-type]

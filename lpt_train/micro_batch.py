@@ -15,7 +15,6 @@ leaves one launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -181,7 +180,7 @@ class MicroBatch:
         """Record the work of one shape."""
         still = {name: tensor.clone() for name, tensor in batch.tensors().items()}
         still_extras = {name: tensor.clone() for name, tensor in extras.items()}
-        still_batch = replace(batch, **still)
+        still_batch = batch.with_tensors(still)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             outcome = work(still_batch, still_extras)
@@ -200,7 +199,7 @@ class MicroBatch:
     def _give_up_compiling(self, problem: str) -> None:
         self.way = "eager"
         self.notes.append(f"execution=graph does not fit this model ({problem}); eager is used")
-        for layer in decoder(self.model).layers:
+        for layer in _layers(self.model) or ():
             layer._compiled_call_impl = None
         for parameter in self._parameters:
             parameter.grad = None  # the first micro-batch of the run: nothing is lost
@@ -261,13 +260,17 @@ def row_sums(values_N: torch.Tensor, batch: FlatBatch) -> torch.Tensor:
 
 def _compile(model: torch.nn.Module) -> str | None:
     """Compile the layers of the decoder, each on its own: they share one compilation, seconds instead of minutes."""
-    layers = getattr(decoder(model), "layers", None)
+    layers = _layers(model)
     if layers is None:
         return "its layers were not found"
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
     for layer in layers:
         layer.compile(fullgraph=True, dynamic=False)
     return None
+
+
+def _layers(model: torch.nn.Module) -> Any:
+    return getattr(decoder(model), "layers", None)
 
 
 def _in_one_line(error: Exception) -> str:

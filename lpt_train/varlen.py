@@ -22,7 +22,7 @@ from manifests.errors import RefusedError
 
 NAME = "lpt_varlen"
 # Fewer key heads than query heads: later versions of torch want to be told.
-_GROUPED = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+_GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 _CHANGES_SCORES = ("softcap", "s_aux", "head_mask", "position_bias")
 
 
@@ -64,6 +64,7 @@ def varlen_attention(
             query_T_N_D.contiguous(), key_T_K_D.contiguous(), value_T_K_D.contiguous(), cu_seqlens, cu_seqlens,
             longest, longest, scale=scaling, window_size=window, **_GROUPED,
         )  # fmt: skip
+        assert isinstance(out_T_N_D, torch.Tensor)  # nothing else was asked for
         return out_T_N_D[None], None
     ends = [0, len(query_T_N_D)] if cu_seqlens is None else cu_seqlens.tolist()
     return _each_row(query_T_N_D, key_T_K_D, value_T_K_D, ends, scaling, sliding_window)[None], None
