@@ -177,7 +177,7 @@ def main():
     parser.add_argument("--packing", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rows", type=int, default=3000)
-    parser.add_argument("--chunk", type=int, default=4096)
+    parser.add_argument("--chunk", type=int, default=1024)
     parser.add_argument("--execution", default="auto")
     parser.add_argument("--out")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
