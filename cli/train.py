@@ -62,6 +62,10 @@ SFT_EXAMPLES = examples(
     "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4 "
     "--resume",
 )
+KTO_EXAMPLES = examples(
+    "lpt train kto --admitted pairs:train --model runs/sft --out runs/kto",
+    "lpt train kto --admitted pairs:train --model ./model --out runs/kto --set undesirable_weight=0.5",
+)
 GRPO_EXAMPLES = examples(
     "lpt train grpo --admitted sums:train --model runs/sft --out runs/grpo --reward countdown",
     "lpt train grpo --admitted gsm8k:train --model ./model --out runs/g --reward integer --set num_generations=8",
@@ -134,6 +138,28 @@ _preference("cpo", "CPO on admitted pairs: no reference model, a supervised loss
 _preference("orpo", "ORPO on admitted pairs: odds ratios and a supervised loss, no reference model.")
 
 
+@app.command("kto", epilog=KTO_EXAMPLES)
+def kto(
+    model: Model,
+    out: Out,
+    admitted: Admitted = None,
+    unadmitted: Unadmitted = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    resume: Resume = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """KTO: completions marked good or bad, or both sides of admitted pairs. `lpt train settings kto` lists --set."""
+    from lpt_train.config import from_mapping
+    from lpt_train.config_kto import KTOConfig
+
+    made = from_mapping(KTOConfig, settings(set_, config) | {"model": model})
+    from lpt_train.kto import train
+
+    _run(train, made, "preference", admitted, unadmitted, None, out, resume, catalog, json)
+
+
 @app.command("grpo", epilog=GRPO_EXAMPLES)
 def grpo(
     model: Model,
@@ -163,14 +189,15 @@ def grpo(
 
 @app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
 def show_settings(
-    algorithm: Annotated[Literal["sft", "dpo", "simpo", "cpo", "orpo", "grpo"], typer.Argument()],
+    algorithm: Annotated[Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "grpo"], typer.Argument()],
 ) -> None:
     """Every setting of an algorithm with its default and unit, as --set and --config take it. Names are TRL's."""
     from lpt_train.config import SFTConfig, described
     from lpt_train.config_grpo import GRPOConfig
+    from lpt_train.config_kto import KTOConfig
     from lpt_train.config_preference import PreferenceConfig
 
-    config = {"sft": SFTConfig, "grpo": GRPOConfig}.get(algorithm, PreferenceConfig)
+    config = {"sft": SFTConfig, "kto": KTOConfig, "grpo": GRPOConfig}.get(algorithm, PreferenceConfig)
     table(["setting", "default", ""], described(config), to_stdout=True)
 
 

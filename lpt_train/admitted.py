@@ -32,6 +32,7 @@ CONTRACTS: dict[str, tuple[str, ...]] = {
     "simpo": ("preference",),
     "cpo": ("preference",),
     "orpo": ("preference",),
+    "kto": ("preference", "kto"),
 }
 # Splits that measure besides `test`: the test problems again, with their numbers in another order.
 _MEASURES = ("order_robustness",)

@@ -72,6 +72,7 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "train simpo": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/simpo {SMALL}", RUN),
     "train cpo": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/cpo {SMALL}", RUN),
     "train orpo": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/orpo {SMALL}", RUN),
+    "train kto": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/kto {SMALL}", RUN),
     "train grpo": (f"--admitted sums:train --model runs/sft --out runs/grpo {GRPO}", RUN),
     "eval": ("--admitted sums:test --model runs/grpo --n 2 --max-tokens 2", {"models", "split"}),
     "why": ("problems.jsonl:1", set()),
