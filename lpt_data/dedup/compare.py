@@ -134,7 +134,7 @@ def _again(
     gone: Batch, found: Outcome, places: np.ndarray, kept: Batch, threshold: float, references: int
 ) -> np.ndarray:
     """Compare the removed rows of an earlier batch (at ``places`` in its outcome) with later rows that stay."""
-    mine = Outcome(gone.names, *(getattr(found, name)[places] for name in COLUMNS), counts=found.counts)
+    mine = Outcome(gone.names, **{name: getattr(found, name)[places] for name in COLUMNS}, counts=found.counts)
     met = _against(gone, mine, kept, threshold, references)
     for name in COLUMNS:
         getattr(found, name)[places] = getattr(mine, name)
@@ -143,10 +143,8 @@ def _again(
 
 def _padded(found: Outcome, more: int) -> Outcome:
     none = Outcome.nothing(np.full(more, -1, np.int64))
-    columns = ("names", *COLUMNS)
-    return Outcome(
-        *(np.concatenate([getattr(found, name), getattr(none, name)]) for name in columns), counts=found.counts
-    )
+    joined = {name: np.concatenate([getattr(found, name), getattr(none, name)]) for name in ("names", *COLUMNS)}
+    return Outcome(**joined, counts=found.counts)
 
 
 def _contest(batch: Batch, found: Outcome) -> Contest:

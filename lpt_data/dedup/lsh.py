@@ -128,13 +128,13 @@ def plausible(a: np.ndarray, b: np.ndarray, size: int, threshold: float) -> bool
     Loses no pair: ``|A ^ B| <= (1 - t) / (1 + t) * (|A| + |B|)`` where J >= t, and each place that only one of two
     bitmaps has is due to a shingle that only one of the sets has (Sandes et al. 2020, bitmap filter).
     """
-    differ = 0
+    differ = np.int64(0)
     for k in range(len(a)):
         x = a[k] ^ b[k]
         x -= (x >> _ONE) & _M1
         x = (x & _M2) + ((x >> _TWO) & _M2)
         differ += np.int64((((x + (x >> _FOUR)) & _M4) * _BYTES) >> _TOP)
-    return differ * (1.0 + threshold) <= (1.0 - threshold) * size * (1.0 + 1e-12) + 1e-6
+    return bool(differ * (1.0 + threshold) <= (1.0 - threshold) * size * (1.0 + 1e-12) + 1e-6)
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _links(
         while other >= 0:
             b = who[other]
             if find_root(parent, row) != find_root(parent, other) and plausible(
-                bitmaps[a], bitmaps[b], np.int64(shingles[a]) + np.int64(shingles[b]), threshold
+                bitmaps[a], bitmaps[b], int(shingles[a]) + int(shingles[b]), threshold
             ):
                 join(parent, row, other)
             other = before[other]

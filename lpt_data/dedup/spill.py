@@ -38,7 +38,7 @@ class Spill:
                 if self._file is None:
                     self._file = tempfile.TemporaryFile(dir=self.folder, prefix=".tmp-", buffering=0)  # noqa: SIM115
                 for array in arrays:
-                    rest = memoryview(np.ascontiguousarray(array)).cast("B") if array.size else memoryview(b"")
+                    rest = _bytes_of(np.ascontiguousarray(array))
                     while rest:
                         done = os.pwrite(self._file.fileno(), rest[:_PIECE], at)
                         rest, at = rest[done:], at + done
@@ -57,7 +57,7 @@ class Spill:
     def read_into(self, start: int, values: np.ndarray) -> None:
         """Fill a contiguous array with what was written from byte ``start`` on."""
         assert self._file is not None
-        rest = memoryview(values).cast("B")
+        rest = _bytes_of(values)
         while rest:
             try:
                 done = os.preadv(self._file.fileno(), [rest[:_PIECE]], start)
@@ -77,3 +77,7 @@ class Spill:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    return memoryview(array.data).cast("B") if array.size else memoryview(b"")
