@@ -39,14 +39,18 @@ class Budget:
         """
         free = self.cap - self.resident - RESERVE - rows * BOOKS
         if free < LEAST_WORK:
-            needed = self.resident + RESERVE + rows * BOOKS + LEAST_WORK
+            needed = self.needed(rows)
             raise BadInputError(
                 "the memory that was given is not enough even with everything spilled",
                 seen=f"{shown(self.cap)} ({self.source}) for {'at least ' if at_least else ''}{rows:,} rows; the "
                 f"program itself holds {shown(self.resident)}, the books of a row {BOOKS} bytes",
-                next=f"--memory {-(-needed // 10**6)}MB or more, or fewer rows at a time",
+                next=f"--memory {-(-needed // 10**7)}0MB or more, or fewer rows at a time",
             )
         return free
+
+    def needed(self, rows: int) -> int:
+        """A cap that is enough for so many rows, in bytes: a little more than the least, as the program varies."""
+        return self.resident + RESERVE + rows * BOOKS * 10 // 9 + 3 * LEAST_WORK
 
 
 def budget(memory: str | None) -> Budget:

@@ -39,24 +39,32 @@ def decide(
     progress: Progress,
     *,
     reference: Dataset | None = None,
-    spill: Path | None = None,
+    output: Path | None = None,
 ) -> StageResult:
     """Find the duplicates of a dataset: `lpt_data.stage.run_stage` writes what stays.
 
     Rows that repeat one of `reference` go on its account; its own rows are compared with nothing and never go. What
-    does not fit in the memory given lies in a nameless file in the folder `spill` (None: that of temporary files).
+    does not fit in the memory given lies in a nameless file beside `output` (None: in the folder of temporary files).
 
     Raises UsageError for a method, policy, threshold or size that makes no sense, BadInputError when the memory is not
     enough even so, or the disk.
     """
+    from lpt_data.dedup.predict import count_rows, foretold
+
     bands = _check(config)
+    told = foretold(dataset, config, output or Path("out.jsonl"), reference)
     room = budget(config.memory)
+    if not any(source.format == "json" for source in dataset.files):  # an array would be read whole to count it
+        rows, exact = count_rows(dataset)
+        room.room(rows if exact else int(0.9 * rows), at_least=not exact)  # refuses now rather than in an hour
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     run, close = threads(config.workers)
     try:
-        with Spill(spill) as file:
+        with Spill(output.parent if output else None) as file:
             work = Work(config, bands, scheme, run, file, room)
-            return _decide(dataset, reference, work, progress)
+            result = _decide(dataset, reference, work, progress)
+            result.extra.update(told)
+            return result
     finally:
         close()
 
@@ -257,6 +265,7 @@ def _cover(
     return {
         "rows_that_share_a_band": int(np.count_nonzero(near.shares)),
         "rows_compared": len(positions),
+        "shingles": int(rows.shingles.sum(dtype=np.int64)),
         "candidates": int(counts[0]),
         "verified": int(counts[1]),
         "largest_bucket": near.largest_bucket,
