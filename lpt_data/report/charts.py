@@ -23,9 +23,11 @@ def funnel(flows: Sequence[Flow]) -> Html:
     widest = max((flow.rows_in + flow.repeated for flow in flows), default=0) or 1
     items = []
     for number, flow in enumerate(flows):
-        following = flows[number + 1] if number + 1 < len(flows) else None
-        neck = _neck(flow, widest) if following is not None and following.rows_in == flow.rows_out else None
-        items.append(el("li", _head(flow), _bar(flow, widest), _legend(flow), neck))
+        into = number > 0 and flows[number - 1].rows_out == flow.rows_in
+        onward = number + 1 < len(flows) and flows[number + 1].rows_in == flow.rows_out
+        above = el("div", _band(flow.rows_in, widest) if into else None, _head(flow), class_="over")
+        below = el("div", _band(flow.rows_out, widest) if onward else None, _legend(flow), class_="over")
+        items.append(el("li", above, _bar(flow, widest), below))
     return el("ol", items, class_="funnel")
 
 
@@ -48,10 +50,10 @@ def _bar(flow: Flow, widest: int) -> Html:
     return _svg(shapes, max(WIDE, at), 20, "bar", _in_words(flow))
 
 
-def _neck(flow: Flow, widest: int) -> Html:
-    wide = max(_LEAST, WIDE * flow.rows_out / widest)
-    shape = el("polygon", points=f"0,0 {_at(wide)},0 {_at(wide)},10 0,10", class_="neck")
-    return el("svg", shape, viewBox=f"0 0 {WIDE} 10", preserveAspectRatio="none", class_="neck", aria_hidden="true")
+def _band(rows: int, widest: int) -> Html:
+    """The rows that go on from one bar to the next, drawn behind the words between them."""
+    shape = el("rect", x=0, y=0, width=_at(max(_LEAST, WIDE * rows / widest) - 1.5), height=10)
+    return el("svg", shape, viewBox=f"0 0 {WIDE} 10", preserveAspectRatio="none", class_="band", aria_hidden="true")
 
 
 def _legend(flow: Flow) -> Html:
@@ -112,8 +114,8 @@ def _series(name: str, counts: Sequence[int], given: Histogram) -> Html:
     return join([head, _svg(shapes, 10 * len(counts), 100, "bars", f"{given.title}, {name}: {said}")])
 
 
-def curve(points: Sequence[Sequence[float]], at: float, labels: tuple[str, str]) -> Html:
-    """Draw y over x, both within 0 to 1, with a line at `at`; `labels` say what they are."""
+def curve(points: Sequence[Sequence[float]], at: float, labels: tuple[str, str], said: str) -> Html:
+    """Draw y, from 0 to 1, over x, with a line at `at`; `labels` say what they are, `said` what the line shows."""
     low, high = points[0][0], points[-1][0]
     across = (high - low) or 1.0
     line = " ".join(f"{_at(WIDE * (x - low) / across)},{_at(100 - 98 * y)}" for x, y in points)
@@ -126,8 +128,8 @@ def curve(points: Sequence[Sequence[float]], at: float, labels: tuple[str, str])
     axis = el("div", [el("span", words.value(x)) for x in (low, (low + high) / 2, high)], class_="axis n")
     numbers = table([Column(labels[0], number=True), Column(labels[1], number=True)], points, caption=labels[1])
     return el(
-        "figure", el("figcaption", labels[1]), _svg(shapes, WIDE, 102, "plot", f"{labels[1]} by {labels[0]}"), axis,
-        el("p", labels[0], class_="dim small"), el("details", el("summary", "The numbers"), numbers, class_="numbers"),
+        "figure", el("figcaption", labels[1], el("span", ", from 0 to 1", class_="dim small")), _svg(shapes, WIDE, 102, "plot", f"{labels[1]} by {labels[0]}"), axis,
+        el("p", labels[0], class_="dim small"), el("p", said, class_="small"), el("details", el("summary", "The numbers"), numbers, class_="numbers"),
     )  # fmt: skip
 
 

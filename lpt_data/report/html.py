@@ -66,10 +66,9 @@ def el(tag: str, *children: Child, **attributes: Attribute) -> Html:
         if written == "href" and not str(value).startswith("#"):
             raise ValueError("a report links to itself alone")
         parts.append(f" {written}" if value is True else f' {written}="{_attribute(value)}"')
-    parts.append(">")
-    if tag not in VOID:
-        parts += (*_flat(children), f"</{tag}>")
-    return Html("".join(parts))
+    if tag in VOID:  # shapes of SVG have to be closed, the others may be
+        return Html("".join([*parts, "/>"]))
+    return Html("".join([*parts, ">", *_flat(children), f"</{tag}>"]))
 
 
 def join(children: Iterable[Child]) -> Html:

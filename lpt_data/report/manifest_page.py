@@ -49,7 +49,7 @@ def manifest_page(story: ManifestStory) -> str:
 def _head(story: ManifestStory) -> Html:
     body = story.body
     counts = Counter(one.check["status"] for one in story.checks)
-    numbers: list[tuple[str, Child]] = [(name, words.count(s["rows"])) for name, s in body["splits"].items()]
+    numbers: list[tuple[str, Child]] = [(s.name, words.count(s.entry["rows"])) for s in story.splits]
     numbers.append(("checks passed", f"{counts['pass']:,} of {len(story.checks):,}"))
     if bad := counts["fail"] + counts["error"]:
         numbers.append(("failed", el("span", words.count(bad), class_="fail")))
@@ -85,7 +85,8 @@ def _blame(check: Mapping[str, Any]) -> Html:
 
 
 def _allowed(check: Mapping[str, Any]) -> str:
-    return f"{check['op']} {words.value(check.get('threshold'))}" if check.get("op") else ""
+    sign = {"<=": "≤", ">=": "≥", "==": "=", "!=": "≠"}.get(check.get("op") or "", check.get("op"))
+    return f"{sign} {words.value(check.get('threshold'))}" if sign else ""
 
 
 def _funnel(story: ManifestStory) -> Html:
@@ -101,22 +102,18 @@ def _funnel(story: ManifestStory) -> Html:
 def _checks(story: ManifestStory) -> Html:
     columns = [
         Column("status"), Column("check"), Column("value", number=True), Column("allowed", number=True),
-        Column("looked at", number=True), Column("a breach means"), Column("what to type"),
+        Column("looked at", number=True), Column("if broken"),
     ]  # fmt: skip
-    order = {one.check["id"]: place for place, one in enumerate(story.checks)}
     rows = [
         [
-            Cell(status(one.check["status"]), order[one.check["id"]]),
-            [el("span", one.check["id"], class_="check-name"), _behind(one)],
+            Cell(status(one.check["status"]), place),
+            Cell(_named(one), one.check["id"]),
             one.check.get("value"),
             _allowed(one.check),
             one.check.get("n"),
             _severity(one.check),
-            [el("span", one.check.get("detail") or "", class_="dim small"), command(one.check["next"])]
-            if one.check.get("next")
-            else one.check.get("detail") or "",
         ]
-        for one in story.checks
+        for place, one in enumerate(story.checks)
     ]
     groups = [words.STATUSES[one.check["status"]] for one in story.checks]
     return section(
@@ -125,6 +122,16 @@ def _checks(story: ManifestStory) -> Html:
         toolbar("check-rows", list(Counter(groups).items()), what="the checks"),
         el("div", table(columns, rows, caption="Checks", groups=groups), id="check-rows"),
     )
+
+
+def _named(one: JudgedCheck) -> Html:
+    """The name of a check, its remark, the rows behind it, and its command: open where there is something to do."""
+    check = one.check
+    remark = el("div", check["detail"], class_="dim small") if check.get("detail") else None
+    line = command(check["next"]) if check.get("next") else None
+    if line is not None and check["status"] not in _BAD and not _silent(check):
+        line = el("details", el("summary", "what to type"), line, class_="more small")
+    return el("div", el("span", check["id"], class_="check-name"), remark, _behind(one), line)
 
 
 def _severity(check: Mapping[str, Any]) -> str:

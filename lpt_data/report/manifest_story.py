@@ -40,7 +40,8 @@ def manifest_story(loaded: LoadedManifest, catalog: Catalog | None, *, progress:
     failing = _failing(loaded, notes)
     wanted = {row["record_id"] for rows in failing.values() for row in rows[:ROWS]} - {"", None}
     splits, texts, lengths = [], {}, {}
-    for name, entry in body["splits"].items():
+    for name in sorted(body["splits"], key=_usual):
+        entry = body["splits"][name]
         intact = _intact(loaded, entry["files"], f"the split {name}", notes)
         read = _Read(wanted, _sample(loaded, entry) if intact else None)
         columns: tuple[tuple[str, str], ...] = ()
@@ -71,6 +72,12 @@ def _severity(check: Mapping[str, Any]) -> tuple[int, bool, str]:
     if check["status"] == "skipped" and check.get("required"):
         rank = 2
     return rank, not check.get("required"), check["id"]
+
+
+def _usual(split: str) -> tuple[int, str]:
+    """The order in which people name splits."""
+    known = ("train", "validation", "calibration", "test")
+    return (known.index(split) if split in known else len(known)), split
 
 
 def _stages(

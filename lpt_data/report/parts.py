@@ -10,6 +10,7 @@ from lpt_data.report import words
 from lpt_data.report.html import Child, Html, el, join, one_line
 from lpt_data.report.story import Pair, Pieces
 
+TEASER = 90  # characters of a text in the line that opens it
 LISTED = 200  # rows of a table of items, files or notes
 
 
@@ -68,7 +69,9 @@ def _cell(column: Column, given: Any, *, first: bool) -> Html:
     shown, sort = (given.shown, given.sort) if isinstance(given, Cell) else (given, None)
     if sort is None and isinstance(given, (int, float)) and not isinstance(given, bool):
         sort = given
-    if not isinstance(shown, (Html, list, tuple)):
+    if isinstance(shown, (list, tuple)):
+        shown = el("div", shown)
+    elif not isinstance(shown, Html):
         shown = words.value(shown) if shown is None or isinstance(shown, (int, float)) else shown
     kind = "th" if first else "td"
     return el(
@@ -149,8 +152,8 @@ def pairs(given: Sequence[Pair], *, open_first: int, room: int) -> tuple[Html, i
 def _pair(one: Pair, *, opened: bool) -> Html:
     score = el("span", "–" if one.score is None else f"{one.score:.3f}", class_="score n", title="score")
     reason = el("span", one.reason, class_="reason")
-    names = el("span", one.left_name, class_="dim")
-    summary = el("summary", score, reason, names)
+    start = " ".join("".join(part for part, kind in one.left if kind != "gap")[:300].split())[:TEASER]
+    summary = el("summary", score, reason, el("span", one.left_name), el("span", start, class_="teaser dim small"))
     if one.left and one.left == one.right:
         sides: Child = _side(f"{one.left_name}; {one.right_name}; the texts are the same", one.left)
     else:

@@ -83,7 +83,7 @@ def _reasons(story: StageStory) -> Html | None:
         ]
         for action, reason, n in story.reasons
     ]  # fmt: skip
-    columns = [Column("reason"), Column("rows were"), Column("rows", number=True), Column("of all", number=True)]
+    columns = [Column("reason"), Column("were"), Column("rows", number=True), Column("of all", number=True)]
     return join([el("h3", "Why"), table([*columns, Column("show them")], rows, caption="Reasons")])
 
 
@@ -127,10 +127,10 @@ def _pictures(story: StageStory) -> Html | None:
         at = float(near["threshold"])
         labels = ("true similarity of two rows", "Chance that the pair is compared at all")
         said = (
-            f"At the threshold, {at:g}, it is {near['recall_at_threshold']:.4f}. {near['candidates']:,} pairs were "
+            f"At the threshold, {at:g} (dashed), it is {near['recall_at_threshold']:.4f}. {near['candidates']:,} pairs were "
             f"compared and {near['verified']:,} were similar enough."
         )
-        drawn.append(join([charts.curve(points, at, labels), el("p", said, class_="small")]))
+        drawn.append(charts.curve(points, at, labels, said))
     return section("pictures", "Distributions", el("div", [el("div", one) for one in drawn], class_="charts")) if drawn else None
 
 
@@ -139,7 +139,7 @@ def _keepers(story: StageStory) -> Html | None:
         return None
     columns = [Column("row"), Column("stands for", number=True), Column("of all", number=True), Column("its text")]
     rows = [
-        [Cell(words.count(k.row), k.row), k.absorbed, Cell(words.share(k.absorbed, story.flow.rows_in), k.absorbed), k.excerpt]
+        [Cell(str(k.row), k.row), k.absorbed, Cell(words.share(k.absorbed, story.flow.rows_in), k.absorbed), k.excerpt]
         for k in story.keepers
     ]
     lead = el("p", "Kept rows for which the most others went. One that stands for very many is often a template.")
