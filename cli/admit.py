@@ -100,6 +100,7 @@ def admit(
             where = f"{admission.folder}/manifest.json" if out else f"{admission.name}@{admission.version}"
             algorithm = TRAINED_BY[contract]
             say(f"next: lpt train {algorithm} --admitted {where}:train --model MODEL --out runs/{admission.name}")
+        say(f"its page: lpt report {admission.name}@{admission.version}", style="dim")
     tell_head(opened)
     raise typer.Exit(admission.exit_code)
 

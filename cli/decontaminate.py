@@ -52,8 +52,9 @@ def decontaminate(
 ) -> None:
     """Remove rows that repeat benchmark items; name the items; say with canaries what would have been found."""
     from lpt_data.contamination import config_for, decider, load_benchmarks
-    from lpt_data.contamination.report import check_paths, write_report
+    from lpt_data.contamination.report import check_paths
     from lpt_data.dataset import Dataset
+    from lpt_data.report.write import write_contamination
     from lpt_data.stage import run_stage
     from manifests.catalog import Catalog
 
@@ -68,7 +69,7 @@ def decontaminate(
         "decontaminate", dataset, config, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
     )
     if report is not None:
-        write_report(report, dataset, benchmarks, ran, progress)
+        write_contamination(report, dataset, benchmarks, ran, opened, progress)
     progress.close()
     finish(ran, opened, lambda: show_contamination(ran.extra), json=json)
 

@@ -140,6 +140,8 @@ def finish(report: StageReport, catalog: Catalog, more: Callable[[], None], *, j
     else:
         show_report(report)
         more()
+        if not report.dry_run:
+            say(f"its page, with the rows side by side: lpt report {report.body['stage_id']}", style="dim")
     if not report.dry_run:
         tell_head(catalog)
 

@@ -22,6 +22,7 @@ from cli import (
     manifest,
     mix,
     pairs,
+    report,
     sql,
     tokens,
     train,
@@ -55,6 +56,7 @@ app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")
 app.command("admit", epilog=admit.EXAMPLES)(admit.admit)
 app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
+app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)

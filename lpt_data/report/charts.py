@@ -34,7 +34,9 @@ def funnel(flows: Sequence[Flow]) -> Html:
 def _head(flow: Flow) -> Html:
     name = el("b", flow.title, class_="stage-name")
     named = el("code", flow.stage_id, class_="dim") if flow.stage_id else None
-    return el("div", el("span", name, " ", named), el("span", words.rows(flow.rows_in), " in", class_="n"), class_="flow-head")
+    return el(
+        "div", el("span", name, " ", named), el("span", words.rows(flow.rows_in), " in", class_="n"), class_="flow-head"
+    )
 
 
 def _bar(flow: Flow, widest: int) -> Html:
@@ -101,7 +103,14 @@ def histogram(given: Histogram) -> Html:
 def _series(name: str, counts: Sequence[int], given: Histogram) -> Html:
     highest = max(counts)
     shapes = [
-        el("rect", x=i * 10 + 0.5, y=_at(100 - 100 * n / highest), width=9, height=_at(100 * n / highest), class_="kept")
+        el(
+            "rect",
+            x=i * 10 + 0.5,
+            y=_at(100 - 100 * n / highest),
+            width=9,
+            height=_at(100 * n / highest),
+            class_="kept",
+        )
         for i, n in enumerate(counts)
         if n
     ]
@@ -127,10 +136,12 @@ def curve(points: Sequence[Sequence[float]], at: float, labels: tuple[str, str],
     ]
     axis = el("div", [el("span", words.value(x)) for x in (low, (low + high) / 2, high)], class_="axis n")
     numbers = table([Column(labels[0], number=True), Column(labels[1], number=True)], points, caption=labels[1])
+    title = el("figcaption", labels[1], el("span", ", from 0 to 1", class_="dim small"))
+    drawn = _svg(shapes, WIDE, 102, "plot", f"{labels[1]} by {labels[0]}")
+    told = [el("p", labels[0], class_="dim small"), el("p", said, class_="small")]
     return el(
-        "figure", el("figcaption", labels[1], el("span", ", from 0 to 1", class_="dim small")), _svg(shapes, WIDE, 102, "plot", f"{labels[1]} by {labels[0]}"), axis,
-        el("p", labels[0], class_="dim small"), el("p", said, class_="small"), el("details", el("summary", "The numbers"), numbers, class_="numbers"),
-    )  # fmt: skip
+        "figure", title, drawn, axis, told, el("details", el("summary", "The numbers"), numbers, class_="numbers")
+    )
 
 
 def twin_bar(asked: float, observed: float) -> Html:

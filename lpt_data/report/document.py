@@ -1,7 +1,7 @@
 """The frame of a page: its policy, its style, its script, its contents.
 
-The policy allows the one style sheet and the one script by their sha256 and nothing else: no picture, no font, no frame,
-no form, no request. A page that is opened from a disk, a mail or a web server does the same everywhere.
+The policy allows the one style sheet and the one script by their sha256 and nothing else: no picture, no font, no
+frame, no form, no request. A page does the same whether it is opened from a disk, a mail or a web server.
 """
 
 from __future__ import annotations

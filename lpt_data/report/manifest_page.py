@@ -43,7 +43,12 @@ def manifest_page(story: ManifestStory) -> str:
         ("unchecked", "Not checked", _unchecked(story)),
         ("provenance", "Provenance", _provenance(story)),
     ]
-    return document(f"{story.ref} – {words.VERDICTS[body['verdict']].lower()}", _head(story), sections, foot(story.id, body.get("env")))
+    return document(
+        f"{story.ref} – {words.VERDICTS[body['verdict']].lower()}",
+        _head(story),
+        sections,
+        foot(story.id, body.get("env")),
+    )
 
 
 def _head(story: ManifestStory) -> Html:
@@ -63,7 +68,9 @@ def _head(story: ManifestStory) -> Html:
 def _verdict(story: ManifestStory) -> Html:
     body = story.body
     bad = [one for one in story.checks if one.check["status"] in _BAD or _silent(one.check)]
-    items = [el("li", _blame(one.check), command(one.check["next"]) if one.check.get("next") else None) for one in bad[:TODO]]
+    items = [
+        el("li", _blame(one.check), command(one.check["next"]) if one.check.get("next") else None) for one in bad[:TODO]
+    ]
     more = el("p", f"and {len(bad) - TODO:,} more, below") if len(bad) > TODO else None
     lead = words.MEANS[body["verdict"]] if bad or body["verdict"] != "accept" else words.MEANS["accept"]
     name = body["verdict"]
@@ -81,7 +88,16 @@ def _silent(check: Mapping[str, Any]) -> bool:
 
 def _blame(check: Mapping[str, Any]) -> Html:
     said = f"{words.value(check.get('value'))}, allowed {_allowed(check)}" if check.get("op") else ""
-    return el("p", status(check["status"]), " ", el("b", check["id"], class_="check-name"), " ", said, " ", check.get("detail") or "")
+    return el(
+        "p",
+        status(check["status"]),
+        " ",
+        el("b", check["id"], class_="check-name"),
+        " ",
+        said,
+        " ",
+        check.get("detail") or "",
+    )
 
 
 def _allowed(check: Mapping[str, Any]) -> str:
@@ -145,7 +161,9 @@ def _behind(one: JudgedCheck) -> Html | None:
     summary = f"{one.rows_of:,} rows behind it" if one.rows_of > 1 else "the row behind it"
     if one.rows_of > len(one.rows):
         summary += f", {len(one.rows)} shown"
-    return el("details", el("summary", summary), el("ul", map(_failing, one.rows), class_="behind"), class_="more small")
+    return el(
+        "details", el("summary", summary), el("ul", map(_failing, one.rows), class_="behind"), class_="more small"
+    )
 
 
 def _failing(row: FailingRow) -> Html:
@@ -154,7 +172,12 @@ def _failing(row: FailingRow) -> Html:
 
 
 def _splits(story: ManifestStory) -> Html:
-    columns = [Column("split"), Column("rows", number=True), Column("set aside", number=True), Column("distinct keys", number=True)]
+    columns = [
+        Column("split"),
+        Column("rows", number=True),
+        Column("set aside", number=True),
+        Column("distinct keys", number=True),
+    ]
     columns += [Column("tokens", number=True), Column("content"), Column("order"), Column("files")]
     rows = [
         [
@@ -168,7 +191,11 @@ def _splits(story: ManifestStory) -> Html:
     shared: list[Child] = []
     if proofs:
         key = el("code", str(story.body.get("key", "")))
-        shared = [el("h3", "What the splits share"), el("p", "By record and by canonical key (", key, ")."), topics.disjoint(proofs)]
+        shared = [
+            el("h3", "What the splits share"),
+            el("p", "By record and by canonical key (", key, ")."),
+            topics.disjoint(proofs),
+        ]
     lengths = el("div", charts.histogram(story.lengths), class_="charts") if story.lengths else None
     listed = [{**file, "path": file["path"]} for s in story.splits for file in s.entry["files"]]
     return section(
@@ -192,7 +219,9 @@ def _unchecked(story: ManifestStory) -> Html | None:
         return None
     lead = el("p", "A check that did not run is no pass. These did not, and why:")
     rows = [list(str(one).partition(": ")[::2]) for one in told]
-    return section("unchecked", "Not checked", lead, table([Column("check"), Column("why")], rows, caption="Not checked"))
+    return section(
+        "unchecked", "Not checked", lead, table([Column("check"), Column("why")], rows, caption="Not checked")
+    )
 
 
 def _provenance(story: ManifestStory) -> Html:
@@ -216,7 +245,12 @@ def _provenance(story: ManifestStory) -> Html:
         el("p", "On any machine that has the folder:"),
         el("p", command(f"lpt manifest verify {story.ref}")),
         el("p", command("sha256sum -c SHA256SUMS")),
-        el("details", el("summary", "The policy in force"), el("pre", str(body["policy"].get("text", ""))[:40_000]), class_="more"),
+        el(
+            "details",
+            el("summary", "The policy in force"),
+            el("pre", str(body["policy"].get("text", ""))[:40_000]),
+            class_="more",
+        ),
         el("details", el("summary", "Versions of what ran"), _env(body.get("env") or {}), class_="more"),
     )
 
@@ -224,8 +258,16 @@ def _provenance(story: ManifestStory) -> Html:
 def _stages(story: ManifestStory) -> Child:
     known = [(name, stage) for name, stage in story.stages if stage is not None]
     if not known:
-        return el("p", "No stage of this catalog made these files: they came as they are.") if not story.stages else None
-    columns = [Column("stage"), Column("rows in", number=True), Column("rows out", number=True), Column("when"), Column("its page")]
+        return (
+            el("p", "No stage of this catalog made these files: they came as they are.") if not story.stages else None
+        )
+    columns = [
+        Column("stage"),
+        Column("rows in", number=True),
+        Column("rows out", number=True),
+        Column("when"),
+        Column("its page"),
+    ]
     rows = [
         [
             str(stage.get("stage")), stage.get("rows_in"), stage.get("rows_out"), str(stage.get("created", ""))[:19],

@@ -13,7 +13,7 @@ from lpt_data.progress import Progress, silent
 from lpt_data.record_text import all_text
 from lpt_data.report.numbers import lengths_histogram
 from lpt_data.report.stage_story import stage_story
-from lpt_data.report.story import FailingRow, Flow, Histogram, JudgedCheck, ManifestStory, Pair, SplitStory
+from lpt_data.report.story import ColumnStory, FailingRow, Flow, Histogram, JudgedCheck, ManifestStory, Pair, SplitStory
 from manifests.arrow import plain_rows
 from manifests.canon import FIELDS
 from manifests.catalog import Catalog
@@ -35,7 +35,8 @@ def manifest_story(loaded: LoadedManifest, catalog: Catalog | None, *, progress:
 
     Files of the folder that are not what was admitted are not read, and noted.
     """
-    body, notes = loaded.body, []
+    body = loaded.body
+    notes: list[str] = []
     stages = _stages(catalog, body, notes)
     failing = _failing(loaded, notes)
     wanted = {row["record_id"] for rows in failing.values() for row in rows[:ROWS]} - {"", None}
@@ -44,7 +45,7 @@ def manifest_story(loaded: LoadedManifest, catalog: Catalog | None, *, progress:
         entry = body["splits"][name]
         intact = _intact(loaded, entry["files"], f"the split {name}", notes)
         read = _Read(wanted, _sample(loaded, entry) if intact else None)
-        columns: tuple[tuple[str, str], ...] = ()
+        columns: tuple[ColumnStory, ...] = ()
         for file in entry["files"] if intact else ():
             columns = read.file(loaded, file["path"], progress)
         splits.append(SplitStory(name, entry, intact, columns))
@@ -61,6 +62,7 @@ def manifest_story(loaded: LoadedManifest, catalog: Catalog | None, *, progress:
         stages=tuple(stages),
         pairs=pairs,
         pairs_of=pairs_of,
+        files=(loaded.path, *(loaded.file(f["path"]) for f in _listed(body))),
         earlier=_earlier(catalog, body),
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -132,6 +134,11 @@ def _weakest(
     return tuple(doubtful[:PAIRS]), total
 
 
+def _listed(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The entries of all files of the folder."""
+    return [f for s in body["splits"].values() for f in s["files"]] + list(body.get("side_files") or ())
+
+
 def _earlier(catalog: Catalog | None, body: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
     """NAME@V, verdict and time of the versions that this one supersedes, the newest first."""
     found: list[tuple[str, str, str]] = []
@@ -200,7 +207,7 @@ class _Read:
         self.texts: dict[str, str] = {}
         self.lengths: list[int] = []
 
-    def file(self, loaded: LoadedManifest, written: str, progress: Progress) -> tuple[tuple[str, str], ...]:
+    def file(self, loaded: LoadedManifest, written: str, progress: Progress) -> tuple[ColumnStory, ...]:
         """Read one file and return its columns with their types."""
         kind = loaded.body["contract"]
         with pq.ParquetFile(loaded.file(written)) as file:
@@ -211,7 +218,7 @@ class _Read:
                 self._batch(kind, batch)
                 done += batch.num_rows
                 progress(done, file.metadata.num_rows, f"lengths of {written}")
-        return tuple((field.name, str(field.type)) for field in schema)
+        return tuple(ColumnStory(field.name, str(field.type), _members(field.type)) for field in schema)
 
     def _batch(self, kind: str, batch: pa.RecordBatch) -> None:
         ids = batch["record_id"].to_pylist()
@@ -222,6 +229,14 @@ class _Read:
                 self.lengths.append(len(said))
             if ids[place] in self.wanted:
                 self.texts[ids[place]] = " ".join(said[: 4 * EXCERPT].split())[:EXCERPT]
+
+
+def _members(kind: pa.DataType) -> tuple[tuple[str, str], ...]:
+    """The members of the objects in a list that are themselves neither lists nor objects."""
+    inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+    if inner is None or not pa.types.is_struct(inner):
+        return ()
+    return tuple((field.name, str(field.type)) for field in inner if not pa.types.is_nested(field.type))
 
 
 def _judged(

@@ -93,7 +93,9 @@ def digest(given: str) -> Html:
 
 def status(name: str) -> Html:
     """Return the status of a check: a sign, a word and a colour."""
-    return el("span", el("span", words.SIGNS[name], aria_hidden="true"), " ", words.STATUSES[name], class_=f"chip {name}")
+    return el(
+        "span", el("span", words.SIGNS[name], aria_hidden="true"), " ", words.STATUSES[name], class_=f"chip {name}"
+    )
 
 
 def figures(given: Iterable[tuple[str, Child]]) -> Html:

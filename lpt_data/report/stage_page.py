@@ -49,7 +49,11 @@ def stage_page(story: StageStory) -> str:
 def foot(object_id: str, env: object) -> Child:
     """The last line of every page: which record it was made from."""
     version = env.get("lpt") if isinstance(env, dict) else None
-    return ["Made from the record ", el("code", object_id[:16]), f" of lpt {version or ''}. Nothing on this page is loaded."]
+    return [
+        "Made from the record ",
+        el("code", object_id[:16]),
+        f" of lpt {version or ''}. Nothing on this page is loaded.",
+    ]
 
 
 def _head(story: StageStory) -> Html:
@@ -64,7 +68,14 @@ def _head(story: StageStory) -> Html:
     numbers += [("rows out", words.count(flow.rows_out)), ("took", words.seconds(float(body["seconds"])))]
     return join(
         [
-            el("p", "Stage · ", str(body.get("kind", "")), " rows · ", str(body.get("created", ""))[:10], class_="overline"),
+            el(
+                "p",
+                "Stage · ",
+                str(body.get("kind", "")),
+                " rows · ",
+                str(body.get("created", ""))[:10],
+                class_="overline",
+            ),
             el("h1", str(body["stage"]), " ", el("code", str(body["stage_id"]), class_="dim small")),
             figures(numbers),
             notes(story.notes),
@@ -110,7 +121,9 @@ def evidence(given: Sequence[Pair], of: int, title: str) -> Html | None:
         keys.append([el("mark", "marked", class_="differs"), " words differ. "])
     if "matches" in kinds:
         keys.append([el("mark", "marked", class_="matches"), " words are in both. "])
-    many = f"{count:,} of {of:,} removals are shown: of each reason those with the lowest scores. " if of > count else ""
+    many = (
+        f"{count:,} of {of:,} removals are shown: of each reason those with the lowest scores. " if of > count else ""
+    )
     return section(
         "evidence",
         title,
@@ -127,11 +140,15 @@ def _pictures(story: StageStory) -> Html | None:
         at = float(near["threshold"])
         labels = ("true similarity of two rows", "Chance that the pair is compared at all")
         said = (
-            f"At the threshold, {at:g} (dashed), it is {near['recall_at_threshold']:.4f}. {near['candidates']:,} pairs were "
-            f"compared and {near['verified']:,} were similar enough."
+            f"At the threshold, {at:g} (dashed), it is {near['recall_at_threshold']:.4f}. {near['candidates']:,} pairs "
+            f"were compared and {near['verified']:,} were similar enough."
         )
         drawn.append(charts.curve(points, at, labels, said))
-    return section("pictures", "Distributions", el("div", [el("div", one) for one in drawn], class_="charts")) if drawn else None
+    return (
+        section("pictures", "Distributions", el("div", [el("div", one) for one in drawn], class_="charts"))
+        if drawn
+        else None
+    )
 
 
 def _keepers(story: StageStory) -> Html | None:
@@ -147,7 +164,9 @@ def _keepers(story: StageStory) -> Html | None:
         el("p", f"Alarm: row {a['row']} stands for {a['absorbed']:,} rows of ", a["file"], class_="note")
         for a in story.body["extra"].get("alarms", ())
     ]
-    return section("keepers", "Kept for many", lead, alarms, table(columns, rows, caption="Kept rows that stand for many"))
+    return section(
+        "keepers", "Kept for many", lead, alarms, table(columns, rows, caption="Kept rows that stand for many")
+    )
 
 
 def _aside(story: StageStory) -> Html | None:
@@ -156,7 +175,10 @@ def _aside(story: StageStory) -> Html | None:
     rows = [[el("span", one.reason, class_="reason"), one.place, one.detail[:400]] for one in story.quarantine]
     where = story.body["extra"].get("quarantine_file")
     found = table(
-        [Column("reason"), Column("where"), Column("detail")], rows, caption="Rows in quarantine", of=story.flow.quarantined
+        [Column("reason"), Column("where"), Column("detail")],
+        rows,
+        caption="Rows in quarantine",
+        of=story.flow.quarantined,
     )
     kept = el("p", "The rows themselves: ", el("code", str(where))) if where else None
     return section("aside", "Quarantine", el("p", "Rows that could not be used. None of them is lost."), found, kept)
@@ -182,7 +204,10 @@ def _record(story: StageStory) -> Html:
         ("content of the output", digest(str(body["content_root"]))),
         ("made from", parents or "files of the user"),
         ("code", f"lpt {body['code']['lpt']}, source {body['code']['source']}"),
-        ("speed", f"{body['rows_per_second']:,.0f} rows a second, {words.size(int(body['peak_memory_bytes']))} of memory"),
+        (
+            "speed",
+            f"{body['rows_per_second']:,.0f} rows a second, {words.size(int(body['peak_memory_bytes']))} of memory",
+        ),
     ]
     references = body.get("references") or []
     return section(

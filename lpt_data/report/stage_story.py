@@ -197,7 +197,9 @@ def _rewrite_pairs(body: Mapping[str, Any]) -> list[Pair]:
         for one in shown:
             if reason in body["rewritten"]:
                 masked = reason.endswith("_masked")
-                left, right = (alone(one["before"]), alone(one["after"])) if masked else compare(one["before"], one["after"])
+                left, right = (
+                    (alone(one["before"]), alone(one["after"])) if masked else compare(one["before"], one["after"])
+                )
                 pairs.append(
                     Pair("clean", reason, one["row"], None, left, right, f"before: {_place(body, one['row'])}", "after",
                          f"lpt why {body['stage_id']}:{one['row']}")
@@ -205,9 +207,7 @@ def _rewrite_pairs(body: Mapping[str, Any]) -> list[Pair]:
     return pairs
 
 
-def _benchmark_pairs(
-    catalog: Catalog, body: Mapping[str, Any], notes: list[str], progress: Progress
-) -> list[Pair]:
+def _benchmark_pairs(catalog: Catalog, body: Mapping[str, Any], notes: list[str], progress: Progress) -> list[Pair]:
     """Removed rows beside the benchmark items that they repeat, where rows and items are still what they were."""
     told = body["extra"]["benchmarks"]
     for entry in [*body["inputs"], *(source for one in told for source in one["sources"])]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 Kind = Literal["plain", "differs", "matches", "gap"]
@@ -125,13 +126,22 @@ class JudgedCheck:
 
 
 @dataclass(frozen=True)
+class ColumnStory:
+    """A column of an admitted file; `members` are the plain members of the objects that it holds lists of."""
+
+    name: str
+    type: str  # of Arrow, in words
+    members: tuple[tuple[str, str], ...] = ()  # name and type
+
+
+@dataclass(frozen=True)
 class SplitStory:
     """One admitted split: its entry in the manifest, and what its files are now."""
 
     name: str
     entry: Mapping[str, Any]
     intact: bool | None  # None: the files are not here
-    columns: tuple[tuple[str, str], ...] = ()  # name and Arrow type
+    columns: tuple[ColumnStory, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,6 +157,7 @@ class ManifestStory:
     stages: tuple[tuple[str, Mapping[str, Any] | None], ...]  # object id and record, None where it is not here
     pairs: tuple[Pair, ...]
     pairs_of: int
+    files: tuple[Path, ...]  # of the folder, the manifest included
     earlier: tuple[tuple[str, str, str], ...] = ()  # NAME@V, verdict, created of the versions before
     notes: tuple[str, ...] = field(default=())
 

@@ -31,7 +31,14 @@ def contamination(stages: Sequence[Body]) -> Html | None:
 def _benchmarks(told: Sequence[Body]) -> Html:
     columns = [Column("benchmark")] + [
         Column(name, number=True)
-        for name in ("items", "cannot be seen", "items hit", "rows hit", "rows with a 13-gram", "rows with 50 characters")
+        for name in (
+            "items",
+            "cannot be seen",
+            "items hit",
+            "rows hit",
+            "rows with a 13-gram",
+            "rows with 50 characters",
+        )
     ]
     rows = [
         [
@@ -69,7 +76,14 @@ def _items(benchmark: Body) -> Html:
         columns = [Column("item"), Column("criterion")]
         columns += [Column(head, number=True) for head in ("coverage", "longest piece, words", "best row", "rows")]
         rows = [
-            [str(c["item"]), c["criterion"], Cell(f"{c['coverage']:.3f}", c["coverage"]), c["longest"], c["row"], c["rows"]]
+            [
+                str(c["item"]),
+                c["criterion"],
+                Cell(f"{c['coverage']:.3f}", c["coverage"]),
+                c["longest"],
+                c["row"],
+                c["rows"],
+            ]
             for c in hit
         ]
         found = table(columns, rows, caption=f"Compromised items of {name}, the weakest evidence first", of=len(hit))
@@ -97,7 +111,8 @@ def mixture(stages: Sequence[Body]) -> Html | None:
         columns += [Column("rows", number=True), Column("repeated", number=True)]
         rows = [
             [
-                d["domain"], Cell(words.share(d["asked"], 1), d["asked"]), Cell(words.share(d["observed"], 1), d["observed"]),
+                d["domain"], Cell(words.share(d["asked"], 1), d["asked"]),
+                Cell(words.share(d["observed"], 1), d["observed"]),
                 Cell(charts.twin_bar(d["asked"], d["observed"]), d["observed"]), d["rows"], d["repeated"],
             ]
             for d in told["domains"]
@@ -117,27 +132,40 @@ def _phases(told: Sequence[Body]) -> list[Html]:
     rows = [
         [
             f"{words.share(p['from'], 1)} to {words.share(p['until'], 1)}", p["end_row"] - p["first_row"],
-            *(", ".join(f"{name} {words.share(part, 1)}" for name, part in p[key].items()) for key in ("asked", "observed")),
+            *(_shares(p[key]) for key in ("asked", "observed")),
         ]
         for p in told
     ]  # fmt: skip
     return [el("h3", "Phases"), table(columns, rows, caption="Phases of the mixture")]
 
 
+def _shares(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {words.share(part, 1)}" for name, part in parts.items())
+
+
 def disjoint(pairs: Sequence[Body]) -> Html | None:
     """For each two splits, by what they were compared and how much they share."""
     if not pairs:
         return None
-    columns = [Column("splits"), Column("compared by"), Column("distinct", number=True), Column("distinct ", number=True)]
+    columns = [
+        Column("splits"),
+        Column("compared by"),
+        Column("distinct", number=True),
+        Column("distinct ", number=True),
+    ]
     columns.append(Column("in both", number=True))
     rows = [
         [
             f"{p['a']} and {p['b']}", p["by"], p.get("n_a"), p.get("n_b"),
-            Cell(el("b", words.count(p["intersection"]), class_="fail" if p["intersection"] else "pass"), p["intersection"]),
+            Cell(_shared(p["intersection"]), p["intersection"]),
         ]
         for p in pairs
     ]  # fmt: skip
     return table(columns, rows, caption="What the splits share")
+
+
+def _shared(rows: int) -> Html:
+    return el("b", words.count(rows), class_="fail" if rows else "pass")
 
 
 def files_of(entries: Sequence[Body], caption: str) -> Html:
