@@ -116,7 +116,6 @@ def test_hostile_rows_reach_no_terminal_and_no_browser(tmp_path):
     said = "".join(page.said)
     assert "<script>alert(1)</script>" in said
     assert "U+001B[31mred" in said
-    assert "U+202Eevil" in said
     assert "\u202e" not in said
     markdown = (tmp_path / "r.md").read_text()
     fence = re.search(r"^(`{4,})$", markdown, re.MULTILINE)
