@@ -140,8 +140,6 @@ def finish(report: StageReport, catalog: Catalog, more: Callable[[], None], *, j
     else:
         show_report(report)
         more()
-        if not report.dry_run:
-            say(f"its page, with the rows side by side: lpt report {report.body['stage_id']}", style="dim")
     if not report.dry_run:
         tell_head(catalog)
 
@@ -163,8 +161,10 @@ def show_report(report: StageReport) -> None:
     say(f"{body['seconds']:.1f} s, {body['rows_per_second']:,.0f} rows/s, {body['peak_memory_bytes'] / 2**20:,.0f} MiB")
     if getattr(report, "dry_run", False):
         say("dry run: nothing was written or recorded, so `lpt why` does not know this stage", style="yellow")
-    elif body["removed"] or body["quarantined"]:
+        return
+    if body["removed"] or body["quarantined"]:
         say(f"why a row went: lpt why {body['stage_id']}:ROW   or: lpt sql @removed", style="dim")
+    say(f"all of it on one page, rows side by side: lpt report {body['stage_id']}", style="dim")
 
 
 def show_dedup(extra: dict[str, Any]) -> None:

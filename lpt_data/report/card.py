@@ -48,7 +48,7 @@ def card(story: ManifestStory) -> str:
     lines += _personal(story)
     lines += ["## Not known", ""]
     lines += [f"- {name}: {why}." for name, why in _UNKNOWN]
-    lines += ["", "## Verify", "", *block(f"lpt manifest verify {story.ref}\nsha256sum -c SHA256SUMS", "sh"), ""]
+    lines += ["", "## Verify", "", *block("lpt manifest verify ./manifest.json\nsha256sum -c SHA256SUMS", "sh"), ""]
     if story.notes:
         lines += ["## Not in this card", "", *(f"- {said(note)}" for note in story.notes), ""]
     return "\n".join(lines)

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from lpt_data.report import words
 from lpt_data.report.html import Html, el, join
-from lpt_data.report.parts import Column, table
+from lpt_data.report.parts import Column, swatch, table
 from lpt_data.report.story import Flow, Histogram
 
 WIDE = 1000  # units across
+FILES = 4  # sources that are named
 SHADES = 5  # colours for reasons; the rest share the last one
 _LEAST = 3.0  # units that something is wide at least, so that one row in a million is seen
 
@@ -32,11 +33,14 @@ def funnel(flows: Sequence[Flow]) -> Html:
 
 
 def _head(flow: Flow) -> Html:
-    name = el("b", flow.title, class_="stage-name")
     named = el("code", flow.stage_id, class_="dim") if flow.stage_id else None
-    return el(
-        "div", el("span", name, " ", named), el("span", words.rows(flow.rows_in), " in", class_="n"), class_="flow-head"
-    )
+    title = el("span", el("b", flow.title), " ", named)
+    files = [f"{name} ({rows:,})" if rows is not None else name for name, rows in flow.sources[:FILES]]
+    if len(flow.sources) > FILES:
+        files.append(f"and {len(flow.sources) - FILES:,} more")
+    origin = el("p", "from ", ", ".join(files), class_="sum dim") if files else None
+    total = el("span", words.rows(flow.rows_in), " in", class_="n")
+    return join([el("div", title, total, class_="flow-head"), origin])
 
 
 def _bar(flow: Flow, widest: int) -> Html:
@@ -71,7 +75,7 @@ def _legend(flow: Flow) -> Html:
 
 def _key(name: str, said: str, n: int, flow: Flow) -> Html:
     return el(
-        "li", el("span", class_=f"swatch {name}", aria_hidden="true"), said, " ", el("b", words.count(n), class_="n"),
+        "li", swatch(name), said, " ", el("b", words.count(n), class_="n"),
         " ", el("span", words.share(n, flow.rows_in + flow.repeated), class_="dim"),
     )  # fmt: skip
 

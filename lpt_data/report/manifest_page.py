@@ -26,6 +26,7 @@ from lpt_data.report.stage_page import evidence, foot
 from lpt_data.report.story import FailingRow, JudgedCheck, ManifestStory
 
 TODO = 8  # checks named beside the verdict
+_EVIDENCE = "Removed rows, the weakest evidence first"
 _BAD = ("fail", "error", "warn")
 
 
@@ -39,7 +40,7 @@ def manifest_page(story: ManifestStory) -> str:
         ("splits", "Splits", _splits(story)),
         ("contamination", "Contamination", topics.contamination(story.of_stage("decontaminate"))),
         ("mixture", "Mixture", topics.mixture(story.of_stage("mix"))),
-        ("evidence", "Evidence", evidence(story.pairs, story.pairs_of, "Removed rows, the weakest evidence first")),
+        ("evidence", "Evidence", evidence(story.pairs, story.pairs_of, _EVIDENCE, stages=True)),
         ("unchecked", "Not checked", _unchecked(story)),
         ("provenance", "Provenance", _provenance(story)),
     ]
@@ -197,15 +198,24 @@ def _splits(story: ManifestStory) -> Html:
             topics.disjoint(proofs),
         ]
     lengths = el("div", charts.histogram(story.lengths), class_="charts") if story.lengths else None
+    tokens = [_tokens(s.name, s.entry["tokenized"]) for s in story.splits if s.entry.get("tokenized")]
     listed = [{**file, "path": file["path"]} for s in story.splits for file in s.entry["files"]]
     return section(
         "splits",
         "Splits and their digests",
         table(columns, rows, caption="Splits"),
+        el("ul", tokens) if tokens else None,
         shared,
         lengths,
         el("details", el("summary", "Files"), topics.files_of(listed, "Files of the splits"), class_="more"),
     )
+
+
+def _tokens(name: str, told: Mapping[str, Any]) -> Html:
+    """What the tokenizer made of a split."""
+    supervised = f"{told['supervised']:,} supervised ({words.share(told['supervised'], told['tokens'])})"
+    cut = f"{words.rows(told['truncated_rows'])} longer than allowed"
+    return el("li", f"{name}: {told['tokens']:,} tokens of {words.rows(told['rows'])}, {supervised}, {cut}")
 
 
 def _state(intact: bool | None) -> Html:
@@ -242,8 +252,8 @@ def _provenance(story: ManifestStory) -> Html:
         facts(told),
         _stages(story),
         el("h3", "Check it yourself"),
-        el("p", "On any machine that has the folder:"),
-        el("p", command(f"lpt manifest verify {story.ref}")),
+        el("p", "In the folder, on any machine; the second needs nothing of this program:"),
+        el("p", command("lpt manifest verify ./manifest.json")),
         el("p", command("sha256sum -c SHA256SUMS")),
         el(
             "details",

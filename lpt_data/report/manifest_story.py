@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from lpt_data.progress import Progress, silent
 from lpt_data.record_text import all_text
 from lpt_data.report.numbers import lengths_histogram
-from lpt_data.report.stage_story import stage_story
+from lpt_data.report.stage_story import flow_of, stage_story
 from lpt_data.report.story import ColumnStory, FailingRow, Flow, Histogram, JudgedCheck, ManifestStory, Pair, SplitStory
 from manifests.arrow import plain_rows
 from manifests.canon import FIELDS
@@ -100,9 +100,15 @@ def _stages(
 
 
 def _flows(body: Mapping[str, Any], stages: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Iterable[Flow]:
-    """The funnel as the manifest has it; its first entries are the stages, in their order."""
-    ids = [str(known["stage_id"]) if known is not None else "" for _, known in stages]
+    """The funnel as the manifest has it; its first entries are the stages, in their order, its last the splits."""
+    made: set[str] = set()
     for number, entry in enumerate(body.get("funnel") or []):
+        known = stages[number][1] if number < len(stages) else None
+        split = str(entry.get("stage")).removeprefix("admit ")
+        fresh = [f for f in body.get("sources") or () if f.get("split") == split and f.get("sha256") not in made]
+        if known is not None:
+            origin = flow_of(known, made)
+            made |= {str(file.get("sha256")) for file in known.get("outputs") or ()}
         yield Flow(
             title=str(entry.get("stage")),
             rows_in=int(entry.get("rows_in") or 0),
@@ -110,7 +116,10 @@ def _flows(body: Mapping[str, Any], stages: Sequence[tuple[str, Mapping[str, Any
             removed=dict(entry.get("removed") or {}),
             quarantined=int(entry.get("quarantined") or 0),
             repeated=int(entry.get("repeated") or 0),
-            stage_id=ids[number] if number < len(ids) else "",
+            stage_id=origin.stage_id if known is not None else "",
+            sources=origin.sources
+            if known is not None
+            else tuple((str(file["path"]).rpartition("/")[2], None) for file in fresh),
         )
 
 
@@ -130,8 +139,23 @@ def _weakest(
         notes += [f"{story.title}: {note}" for note in story.notes]
         pairs += [pair for pair in story.pairs if pair.reason not in (body.get("rewritten") or {})]
         total += story.pairs_of
-    doubtful = sorted(pairs, key=lambda p: (p.score is None, p.score or 0.0, p.stage, p.row))
-    return tuple(doubtful[:PAIRS]), total
+    return _a_share_of_each(pairs), total
+
+
+def _a_share_of_each(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    """The weakest of each stage and reason, about as many of each: scores of two stages are no one scale."""
+    groups: dict[tuple[str, str], list[Pair]] = {}
+    for pair in sorted(pairs, key=_doubt):
+        groups.setdefault((pair.stage, pair.reason), []).append(pair)
+    share = max(1, PAIRS // max(1, len(groups)))
+    first = [pair for group in groups.values() for pair in group[:share]]
+    rest = [pair for group in groups.values() for pair in group[share:]]
+    room = max(0, PAIRS - len(first))
+    return tuple(sorted([*first, *sorted(rest, key=_doubt)[:room]], key=_doubt)[:PAIRS])
+
+
+def _doubt(pair: Pair) -> tuple[bool, float, str, int]:
+    return pair.score is None, pair.score or 0.0, pair.stage, pair.row
 
 
 def _listed(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -81,9 +81,21 @@ def _cell(column: Column, given: Any, *, first: bool) -> Html:
 
 
 def command(line: str) -> Html:
-    """Return a command with a button that copies exactly what is shown."""
-    copy = el("button", "Copy", type="button", class_="copy", hidden=True, aria_label=f"Copy the command {line[:80]}")
-    return el("span", el("code", one_line(line)), copy, class_="command")
+    """Return a command with a button that copies exactly what is shown; a remark behind two spaces and # beneath it.
+
+    A remark that ends in a command of its own is two: what it is for, and that command.
+    """
+    typed, _, remark = line.partition("  # ")
+    copy = el("button", "Copy", type="button", class_="copy", hidden=True, aria_label=f"Copy the command {typed[:80]}")
+    shown = el("span", el("code", one_line(typed)), copy, class_="command")
+    said, found, other = remark.partition(": lpt ")
+    told = el("span", one_line(f"{said}:" if found else said), class_="remark dim small") if remark else None
+    return join([shown, told, command(f"lpt {other}") if found else None])
+
+
+def swatch(name: str) -> Html:
+    """Return a spot of the colour that a drawing uses."""
+    return el("span", class_=f"swatch {name}", aria_hidden="true")
 
 
 def digest(given: str) -> Html:
@@ -139,11 +151,12 @@ def toolbar(target: str, groups: Sequence[tuple[str, int]], *, what: str, expand
 # -- texts
 
 
-def pairs(given: Sequence[Pair], *, open_first: int, room: int) -> tuple[Html, int]:
-    """Return texts beside each other, as many as fit into `room` bytes, and how many those are."""
+def pairs(given: Sequence[Pair], *, open_first: int, room: int, stages: bool) -> tuple[Html, int]:
+    """Return texts beside each other, as many as fit into `room` bytes, and how many those are; `stages` names the
+    stage of each."""
     shown: list[Html] = []
     for number, one in enumerate(given):
-        made = _pair(one, opened=number < open_first)
+        made = _pair(one, opened=number < open_first, stage=stages)
         room -= len(made.encode("utf-8", "backslashreplace"))
         if room < 0:
             break
@@ -151,11 +164,12 @@ def pairs(given: Sequence[Pair], *, open_first: int, room: int) -> tuple[Html, i
     return join(shown), len(shown)
 
 
-def _pair(one: Pair, *, opened: bool) -> Html:
+def _pair(one: Pair, *, opened: bool, stage: bool) -> Html:
     score = el("span", "–" if one.score is None else f"{one.score:.3f}", class_="score n", title="score")
     reason = el("span", one.reason, class_="reason")
     start = " ".join("".join(part for part, kind in one.left if kind != "gap")[:300].split())[:TEASER]
-    summary = el("summary", score, reason, el("span", one.left_name), el("span", start, class_="teaser dim small"))
+    name = el("span", f"{one.stage}, {one.left_name}" if stage else one.left_name)
+    summary = el("summary", score, reason, name, el("span", start, class_="teaser dim small"))
     if one.left and one.left == one.right:
         sides: Child = _side(f"{one.left_name}; {one.right_name}; the texts are the same", one.left)
     else:

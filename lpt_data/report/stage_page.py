@@ -27,6 +27,7 @@ from lpt_data.report.story import Pair, StageStory
 def stage_page(story: StageStory) -> str:
     """Return the whole page."""
     body = story.body
+    rewritten = sum(n for action, _, n in story.reasons if action == "rewrite")
     told = (body["extra"].get("splits") or {}, body["extra"].get("disjoint") or ())
     sections = [
         ("funnel", "Rows", section("funnel", "Where the rows went", charts.funnel([story.flow]), _reasons(story))),
@@ -37,7 +38,7 @@ def stage_page(story: StageStory) -> str:
             topics.contamination([body]) if body["stage"] == "decontaminate" else None,
         ),
         ("splits", "Splits", _splits(*told)),
-        ("evidence", "Evidence", evidence(story.pairs, story.pairs_of, _evidence_title(story))),
+        ("evidence", "Evidence", evidence(story.pairs, story.pairs_of + rewritten, _evidence_title(story))),
         ("pictures", "Distributions", _pictures(story)),
         ("keepers", "Kept for many", _keepers(story)),
         ("aside", "Quarantine", _aside(story)),
@@ -109,11 +110,11 @@ def _evidence_title(story: StageStory) -> str:
     return "Removed rows, the weakest evidence first"
 
 
-def evidence(given: Sequence[Pair], of: int, title: str) -> Html | None:
+def evidence(given: Sequence[Pair], of: int, title: str, *, stages: bool = False) -> Html | None:
     """Texts beside each other with filters by reason; says how many of all are shown."""
     if not given:
         return None
-    shown, count = pairs(given, open_first=2, room=ROOM_FOR_TEXTS)
+    shown, count = pairs(given, open_first=2, room=ROOM_FOR_TEXTS, stages=stages)
     groups = Counter(one.reason for one in given[:count])
     kinds = {kind for one in given[:count] for _, kind in (*one.left, *one.right)}
     keys: list[Child] = []
@@ -122,7 +123,7 @@ def evidence(given: Sequence[Pair], of: int, title: str) -> Html | None:
     if "matches" in kinds:
         keys.append([el("mark", "marked", class_="matches"), " words are in both. "])
     many = (
-        f"{count:,} of {of:,} removals are shown: of each reason those with the lowest scores. " if of > count else ""
+        f"{count:,} of {of:,} decisions are shown: of each reason those with the lowest scores. " if of > count else ""
     )
     return section(
         "evidence",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,9 @@ def stage_story(
     )
 
 
-def flow_of(body: Mapping[str, Any]) -> Flow:
-    """Return how the rows of a recorded stage went."""
+def flow_of(body: Mapping[str, Any], made: Collection[str] = ()) -> Flow:
+    """Return how the rows of a recorded stage went; files whose sha256 is in `made` are no sources of their own."""
+    fresh = [entry for entry in body.get("inputs") or () if entry.get("sha256") not in made]
     return Flow(
         title=str(body["stage"]),
         rows_in=int(body["rows_in"]),
@@ -74,6 +75,7 @@ def flow_of(body: Mapping[str, Any]) -> Flow:
         quarantined=int(body.get("quarantined") or 0),
         repeated=int(body.get("repeated") or 0),
         stage_id=str(body.get("stage_id") or ""),
+        sources=tuple((str(entry["path"]).rpartition("/")[2], entry.get("rows")) for entry in fresh),
     )
 
 

@@ -25,6 +25,7 @@ class Flow:
     quarantined: int
     repeated: int = 0
     stage_id: str = ""
+    sources: tuple[tuple[str, int | None], ...] = ()  # files that come in here, by name, with their rows where known
 
     @property
     def lost(self) -> int:

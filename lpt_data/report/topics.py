@@ -8,7 +8,7 @@ from typing import Any
 
 from lpt_data.report import charts, words
 from lpt_data.report.html import Child, Html, el, join
-from lpt_data.report.parts import Cell, Column, digest, facts, section, table
+from lpt_data.report.parts import Cell, Column, digest, facts, section, swatch, table
 
 Body = Mapping[str, Any]
 
@@ -107,7 +107,7 @@ def mixture(stages: Sequence[Body]) -> Html | None:
     parts: list[Child] = []
     for body in stages:
         told = body["extra"]
-        columns = [Column("domain"), Column("asked", number=True), Column("drawn", number=True), Column("asked, drawn")]
+        columns = [Column("domain"), Column("asked", number=True), Column("drawn", number=True), Column("both")]
         columns += [Column("rows", number=True), Column("repeated", number=True)]
         rows = [
             [
@@ -117,6 +117,7 @@ def mixture(stages: Sequence[Body]) -> Html | None:
             ]
             for d in told["domains"]
         ]  # fmt: skip
+        parts.append(el("p", swatch("asked"), "asked for ", swatch("kept"), "drawn", class_="small"))
         parts.append(table(columns, rows, caption="Domains of the mixture"))
         parts += _phases(told.get("phases") or [])
         parts += [el("p", warning, class_="note") for warning in told.get("warnings", ())]
@@ -150,8 +151,8 @@ def disjoint(pairs: Sequence[Body]) -> Html | None:
     columns = [
         Column("splits"),
         Column("compared by"),
-        Column("distinct", number=True),
-        Column("distinct ", number=True),
+        Column("distinct in the first", number=True),
+        Column("in the second", number=True),
     ]
     columns.append(Column("in both", number=True))
     rows = [

@@ -26,6 +26,9 @@ def test_the_chapters_before_the_training_show_what_they_say(journey, capsys):
     demo.plant_and_catch(journey)
     demo.admit_both(journey)
     demo.ask(journey)
+    demo.write_pages(journey)
+    assert "Rejected" in (journey.folder / "reports" / "leaky@1.html").read_text()
+    assert len(list((journey.folder / "reports").iterdir())) == 3
     said = " ".join("".join(capsys.readouterr()).split())
     assert "three removals with the kept row they were compared with" in said
     assert "150 exact copies" in said

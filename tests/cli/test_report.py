@@ -16,7 +16,7 @@ def folder(tmp_path_factory):
         "data", "dedup", "sums.jsonl", "--out", "unique.jsonl", "--method", "exact", "--key", "row", cwd=folder
     )
     assert ran.code == 0
-    assert "lpt report " in ran.said
+    assert "all of it on one page, rows side by side: lpt report " in ran.said
     invoke("data", "split", "unique.jsonl", "--key", "countdown", "--test", 8, "--out", "parts", cwd=folder)
     files = ("--train", "parts/train.jsonl", "--test", "parts/test.jsonl", "--key", "countdown")
     ran = invoke("admit", "sums", "--contract", "rlvr", *files, cwd=folder)

@@ -65,6 +65,11 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "manifest list": ("", {"manifests"}),
     "manifest show": ("sums", {"manifest_id", "type", "name", "version", "splits", "checks", "verdict"}),
     "manifest verify": ("sums", {"ok", "files", "problems"}),
+    "manifest export": (
+        "sums --format croissant --out sums.croissant.json",
+        {"report", "format", "bytes", "of", "notes"},
+    ),
+    "report": ("sums --out sums.html", {"report", "format", "bytes", "of", "notes"}),
     "manifest diff": ("sums@1 sums", {"splits", "checks", "bump"}),
     "train settings": ("sft", None),
     "train sft": (f"--unadmitted chats.jsonl --model tiny --out runs/sft {SMALL}", RUN),

@@ -21,7 +21,8 @@ from manifests.catalog import Catalog
 HOSTILE = (
     '<script>window.__pwned=1;alert(1)</script><img src=x onerror="window.__pwned=1"></pre></details></main>'
     "<style>*{display:none}</style>\"'><svg onload=window.__pwned=1><a href='https://evil.example/'>x</a>"
-    "<iframe src='https://evil.example/'></iframe> ]]> --> &lt;b&gt; \u202eevil\u2066 zero\u200bwidth \x1b[31mred \x00nul"
+    "<iframe src='https://evil.example/'></iframe> ]]> --> &lt;b&gt; "
+    "\u202eevil\u2066 zero\u200bwidth \x1b[31mred \x00nul"
 )
 QUESTION = "A baker sells nine loaves before noon and four after it; how many loaves is that over six days?"
 
@@ -43,9 +44,11 @@ def jsonl(path: Path, rows: list[dict]) -> Path:
     return path
 
 
+TREES = ("alder", "birch", "cedar", "elder", "fir", "hazel", "juniper", "larch", "maple", "oak", "pine", "rowan")
+
+
 def words(rng: random.Random, n: int) -> list[str]:
-    return [rng.choice(["alder", "birch", "cedar", "elder", "fir", "hazel", "juniper", "larch", "maple", "oak", "pine", "rowan"]) + str(rng.randrange(90))
-            for _ in range(n)]  # fmt: skip
+    return [f"{rng.choice(TREES)}{rng.randrange(90)}" for _ in range(n)]
 
 
 def rows() -> list[dict]:

@@ -168,7 +168,7 @@ def test_a_million_decisions_fit_on_a_page(world, tmp_path):
     assert (story.pairs_of, len(story.pairs)) == (n, WEAKEST + SURE)
     assert [pair.score for pair in story.pairs[:WEAKEST]] == sorted(scores[::2])[:WEAKEST]
     page = stage_page(story)
-    assert f"{WEAKEST + SURE} of 1,000,000 removals are shown" in page
+    assert f"{WEAKEST + SURE} of 1,000,000 decisions are shown" in page
     assert len(page.encode()) < 200_000
 
 
