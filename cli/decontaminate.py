@@ -54,7 +54,7 @@ def decontaminate(
     from lpt_data.contamination import config_for, decider, load_benchmarks
     from lpt_data.contamination.report import check_paths
     from lpt_data.dataset import Dataset
-    from lpt_data.report.write import write_contamination
+    from lpt_data.report.contamination import write_contamination
     from lpt_data.stage import run_stage
     from manifests.catalog import Catalog
 

@@ -86,9 +86,17 @@ def _shortened(text: str, head: int = AROUND, tail: int = AROUND) -> list[tuple[
     """Cut a stretch in common down to `head` characters at its start and `tail` at its end."""
     if len(text) <= head + tail + AROUND:
         return [(text, "plain")] if text else []
-    gap: tuple[str, Kind] = (f"… {len(text) - head - tail:,} characters in common …", "gap")
-    shown: list[tuple[str, Kind]] = [(text[:head], "plain"), gap, (text[len(text) - tail :], "plain")]
+    first = _at_a_space(text, head, -1) if head else 0
+    last = _at_a_space(text, len(text) - tail, 1) if tail else len(text)
+    gap: tuple[str, Kind] = (f"… {last - first:,} characters in common …", "gap")
+    shown: list[tuple[str, Kind]] = [(text[:first], "plain"), gap, (text[last:], "plain")]
     return [piece for piece in shown if piece[0]]
+
+
+def _at_a_space(text: str, place: int, step: int) -> int:
+    """Return the nearest end of a word from `place` on in one direction, or `place` where none is near."""
+    near = range(place, place + 24 * step, step)
+    return next((i for i in near if text[i - 1 : i].isspace() or text[i : i + 1].isspace()), place)
 
 
 def _bounded(pieces: Sequence[tuple[str, Kind]]) -> Pieces:

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
+from lpt_data.report import words
 from lpt_data.report.html import Child, Html, el, join
+from lpt_data.report.parts import section
 
 LARGEST = 2_000_000  # bytes of a page
+ROOM_FOR_THE_REST = 100_000  # bytes: head, contents, notes
 ROOM_FOR_TEXTS = 1_200_000  # bytes of it that texts beside each other may take
 
 
@@ -25,7 +28,14 @@ def document(title: str, head: Child, sections: Sequence[tuple[str, str, Html | 
         f"default-src 'none'; style-src '{_sha256(style)}'; script-src '{_sha256(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    links = [el("li", el("a", name, href=f"#{key}")) for key, name, content in sections if content is not None]
+    kept, room = [], LARGEST - len(style) - len(script) - ROOM_FOR_THE_REST
+    for key, name, content in sections:
+        if content is None:
+            continue
+        size = len(content.encode("utf-8", "backslashreplace"))
+        kept.append((key, name, content if size <= room else _left_out(key, name, size)))
+        room -= size if size <= room else 0
+    links = [el("li", el("a", name, href=f"#{key}")) for key, name, _ in kept]
     meta = [
         el("meta", charset="utf-8"),
         el("meta", http_equiv="Content-Security-Policy", content=policy),
@@ -38,12 +48,17 @@ def document(title: str, head: Child, sections: Sequence[tuple[str, str, Html | 
     body = [
         el("a", "To the content", href="#content", class_="skip"),
         el("header", head, el("nav", el("ul", links), aria_label="Contents")),
-        el("main", [content for _, _, content in sections if content is not None], id="content"),
+        el("main", [content for _, _, content in kept], id="content"),
         el("footer", foot, class_="dim small"),
         Html(f"<script>{script}</script>"),
     ]
     whole = el("html", el("head", meta), el("body", body), lang="en")
     return f"<!doctype html>\n{join([whole])}\n"
+
+
+def _left_out(key: str, name: str, size: int) -> Html:
+    told = f"This section would take {words.size(size)} and is left out: a page has at most {words.size(LARGEST)}. "
+    return section(key, name, el("p", told, "lpt report --format json has it.", class_="note"))
 
 
 @cache

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import TypeAlias
 
+LONGEST = 8_000  # characters of one text
 VOID = frozenset({"meta", "br", "input", "rect", "line", "polygon", "polyline", "wbr", "col"})
 _NAME = re.compile(r"[a-z][a-z0-9-]*", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"on|src|style$|srcdoc|action|formaction|xlink|ping|data$|background", re.IGNORECASE)
@@ -39,10 +40,10 @@ def code_points(text: str) -> str:
 
 
 def text(value: object) -> Html:
-    """Return any value as escaped text, with what cannot be seen marked as such."""
+    """Return any value as escaped text, with what cannot be seen marked as such; at most LONGEST characters of it."""
     if isinstance(value, Html):
         return value
-    plain = str(value).translate(_RAW_ESCAPES)
+    plain = _clipped(str(value)).translate(_RAW_ESCAPES)
     if plain.isascii() and plain.isprintable():
         return Html(plain)
     return Html(_HIDDEN.sub(_marked, plain))
@@ -50,7 +51,7 @@ def text(value: object) -> Html:
 
 def one_line(value: object) -> Html:
     """Return text in which line breaks are visible too: a command that is copied must stay one command."""
-    marked = [text(part) for part in str(value).split("\n")]
+    marked = [text(part) for part in _clipped(str(value)).split("\n")]
     return Html(Html('<span class="code-point">U+000A</span>').join(marked))
 
 
@@ -76,6 +77,10 @@ def join(children: Iterable[Child]) -> Html:
     return Html("".join(_flat(children)))
 
 
+def _clipped(given: str) -> str:
+    return given if len(given) <= LONGEST else f"{given[:LONGEST]}… {len(given) - LONGEST:,} more characters"
+
+
 def _flat(children: Iterable[Child]) -> Iterable[str]:
     for child in children:
         if child is None:
@@ -87,7 +92,7 @@ def _flat(children: Iterable[Child]) -> Iterable[str]:
 
 
 def _attribute(value: object) -> str:
-    return code_points(str(value)).translate(_ESCAPES)
+    return code_points(_clipped(str(value))).translate(_ESCAPES)
 
 
 def _checked(name: str) -> str:

@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 from lpt_data.progress import Progress, silent
 from lpt_data.record_text import all_text
 from lpt_data.report.numbers import lengths_histogram
+from lpt_data.report.shape import check_shape
 from lpt_data.report.stage_story import flow_of, stage_story
 from lpt_data.report.story import ColumnStory, FailingRow, Flow, Histogram, JudgedCheck, ManifestStory, Pair, SplitStory
 from manifests.arrow import plain_rows
 from manifests.canon import FIELDS
 from manifests.catalog import Catalog
 from manifests.digests import bytes_sha256
-from manifests.errors import LptError
+from manifests.errors import BadInputError, LptError
 from manifests.loaded import TYPE, LoadedManifest
 
 SAMPLE = 20_000  # rows of a split whose lengths are measured: those with the smallest record ids
@@ -33,9 +34,11 @@ _WORST = {"fail": 0, "error": 0, "warn": 1, "skipped": 3, "pass": 4}
 def manifest_story(loaded: LoadedManifest, catalog: Catalog | None, *, progress: Progress = silent) -> ManifestStory:
     """Gather what a report tells of an admission; `catalog` has the stages behind it, where there is one.
 
-    Files of the folder that are not what was admitted are not read, and noted.
+    Files of the folder that are not what was admitted are not read, and noted. Raises BadInputError for a manifest of
+    another shape.
     """
     body = loaded.body
+    check_shape(body, str(loaded.path))
     notes: list[str] = []
     stages = _stages(catalog, body, notes)
     failing = _failing(loaded, notes)
@@ -90,7 +93,9 @@ def _stages(
         known = None
         if catalog is not None:
             try:
-                known = catalog.objects.read(str(name))
+                known = catalog.get(name)
+                if known.get("type") != "lpt.stage/1":
+                    raise BadInputError("not a stage", seen=f"{name[:16]}: {known.get('type')}")
             except LptError as error:
                 notes.append(f"a stage behind this data is not shown: {error.what} ({error.seen})")
         found.append((str(name), known))
@@ -133,7 +138,7 @@ def _weakest(
     pairs: list[Pair] = []
     total = 0
     for name, body in stages:
-        if catalog is None or body is None or body.get("type") != "lpt.stage/1":
+        if catalog is None or body is None:
             continue
         story = stage_story(catalog, name, body, progress=progress, measure=False)
         notes += [f"{story.title}: {note}" for note in story.notes]
@@ -169,7 +174,7 @@ def _earlier(catalog: Catalog | None, body: Mapping[str, Any]) -> tuple[tuple[st
     name = body.get("supersedes")
     while catalog is not None and name and len(found) < EARLIER:
         try:
-            before = catalog.objects.read(str(name))
+            before = catalog.get(str(name))
         except LptError:
             break
         if before.get("type") != TYPE:

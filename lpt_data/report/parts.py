@@ -11,6 +11,7 @@ from lpt_data.report.html import Child, Html, el, join, one_line
 from lpt_data.report.story import Pair, Pieces
 
 TEASER = 90  # characters of a text in the line that opens it
+NOTES = 20  # shown of what is not on a page
 LISTED = 200  # rows of a table of items, files or notes
 
 
@@ -125,8 +126,8 @@ def notes(given: Sequence[str]) -> Html | None:
     """Return what cannot be shown, and why."""
     if not given:
         return None
-    shown = [el("li", note) for note in given[:LISTED]]
-    more = el("li", f"and {len(given) - LISTED:,} more") if len(given) > LISTED else None
+    shown = [el("li", note[:400]) for note in given[:NOTES]]
+    more = el("li", f"and {len(given) - NOTES:,} more") if len(given) > NOTES else None
     return el("aside", el("p", el("b", "Not on this page")), el("ul", shown, more), class_="note")
 
 

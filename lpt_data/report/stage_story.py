@@ -9,21 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lpt_data.clean.stage import hidden
-from lpt_data.contamination import load_benchmarks
-from lpt_data.contamination.report import Shown, examples
-from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress, silent
 from lpt_data.report.compare import alone, compare
 from lpt_data.report.numbers import lengths_histogram, scores_histogram
+from lpt_data.report.places import place_name
 from lpt_data.report.read_back import Excerpt, Found, read_back
-from lpt_data.report.story import Aside, Flow, Histogram, Keeper, Kind, Pair, Pieces, StageStory
-from lpt_data.stage import StageReport
+from lpt_data.report.story import Aside, Flow, Histogram, Keeper, Pair, Pieces, StageStory
 from manifests import decisions
 from manifests.catalog import Catalog
 from manifests.digests import bytes_sha256
-from manifests.errors import BadInputError, LptError
-from manifests.places import place_of_row
+from manifests.errors import BadInputError
 
 WEAKEST = 40  # removals of one reason with a score below 1
 SURE = 5  # removals of one reason without such a score
@@ -149,7 +144,9 @@ def _pairs(
     progress: Progress,
 ) -> list[Pair]:
     if body["stage"] == "decontaminate":
-        return _benchmark_pairs(catalog, body, notes, progress)
+        from lpt_data.report.benchmark_pairs import benchmark_pairs  # loads numba, which takes longer than a page
+
+        return benchmark_pairs(catalog, body, notes, progress)
     if body["stage"] == "clean":
         return [*(_rewrite_pairs(body)), *(_pair(body, one, found) for one in chosen)]
     return [_pair(body, one, found) for one in chosen]
@@ -160,10 +157,12 @@ def _pair(body: Mapping[str, Any], one: Mapping[str, Any], found: Found) -> Pair
     mine = found.by_row.get(row)
     other = found.by_row.get(kept) if kept is not None else found.by_id.get(one["witness_id"] or "")
     if mine is not None and body["stage"] == "clean":  # personal data and secrets are not for a page
+        from lpt_data.clean.stage import hidden
+
         mine = Excerpt(hidden(mine.text), mine.characters)
     left, right = _beside(mine, other)
     if kept is not None:
-        right_name = f"kept: {_place(body, kept)}"
+        right_name = f"kept: {place_name(body, kept)}"
     else:
         right_name = f"kept row of the reference {one['witness_id'][:16]}" if one["witness_id"] else ""
     return Pair(
@@ -173,7 +172,7 @@ def _pair(body: Mapping[str, Any], one: Mapping[str, Any], found: Found) -> Pair
         score=one["score"],
         left=left,
         right=right,
-        left_name=f"removed: {_place(body, row)}",
+        left_name=f"removed: {place_name(body, row)}",
         right_name=right_name,
         why=f"lpt why {body['stage_id']}:{row}",
         detail=one["detail"] or "",
@@ -202,58 +201,10 @@ def _rewrite_pairs(body: Mapping[str, Any]) -> list[Pair]:
                 left, right = (
                     (alone(one["before"]), alone(one["after"])) if masked else compare(one["before"], one["after"])
                 )
-                pairs.append(
-                    Pair("clean", reason, one["row"], None, left, right, f"before: {_place(body, one['row'])}", "after",
-                         f"lpt why {body['stage_id']}:{one['row']}")
-                )  # fmt: skip
+                where = f"before: {place_name(body, one['row'])}"
+                why = f"lpt why {body['stage_id']}:{one['row']}"
+                pairs.append(Pair("clean", reason, one["row"], None, left, right, where, "after", why))
     return pairs
-
-
-def _benchmark_pairs(catalog: Catalog, body: Mapping[str, Any], notes: list[str], progress: Progress) -> list[Pair]:
-    """Removed rows beside the benchmark items that they repeat, where rows and items are still what they were."""
-    told = body["extra"]["benchmarks"]
-    for entry in [*body["inputs"], *(source for one in told for source in one["sources"])]:
-        try:
-            same = bytes_sha256(entry["path"]) == entry["sha256"]
-        except LptError:
-            same = False
-        if not same:
-            notes.append(f"{entry['path']} is not there any more or has changed; rows and items are not shown")
-            return []
-    try:
-        first = body["inputs"][0]
-        dataset = Dataset.open(
-            [entry["path"] for entry in body["inputs"]],
-            kind=body["kind"],
-            layout=first["layout"],
-            text_column=first["text_column"],
-        )
-        benchmarks = load_benchmarks({one["name"]: [s["path"] for s in one["sources"]] for one in told})
-        report = StageReport(dict(body), "", decisions_path=str(catalog.decisions_path(body["stage_id"])))
-        shown = examples(dataset, benchmarks, report, progress)
-    except LptError as error:
-        notes.append(f"rows and items are not shown: {error.what} ({error.seen})")
-        return []
-    return [_benchmark_pair(body, one) for one in shown]
-
-
-def _benchmark_pair(body: Mapping[str, Any], one: Shown) -> Pair:
-    def marked(pieces: Sequence[tuple[str, bool]]) -> Pieces:
-        kinds: dict[bool, Kind] = {True: "matches", False: "plain"}
-        return tuple((part, kinds[hit]) for part, hit in pieces)
-
-    return Pair(
-        stage="decontaminate",
-        reason=one.criterion,
-        row=one.row,
-        score=one.coverage,
-        left=marked(one.row_text),
-        right=marked(one.item_text),
-        left_name=f"removed: {_place(body, one.row)}",
-        right_name=f"item {one.item} of {one.benchmark}",
-        why=f"lpt why {body['stage_id']}:{one.row}",
-        detail=f"{one.longest:g} words in one piece",
-    )
 
 
 # -- keepers and quarantine
@@ -275,13 +226,4 @@ def _keeper(row: int, count: int, table: pa.Table, found: Found, body: Mapping[s
 
 
 def _aside(one: Mapping[str, Any], body: Mapping[str, Any]) -> Aside:
-    return Aside(one["reason"], _place(body, one["row"]), one["detail"] or "")
-
-
-def _place(body: Mapping[str, Any], row: int) -> str:
-    """Return where a row is: its file by name and its number there, from 1; the row of the input otherwise."""
-    place = place_of_row(body, row)
-    if place is None or place[1] is None:
-        return f"row {row}"
-    name = place[0].rpartition("/")[2]
-    return f"row {row}, {name}" if len(body.get("inputs") or ()) > 1 else f"row {row}"
+    return Aside(one["reason"], place_name(body, one["row"]), one["detail"] or "")

@@ -9,19 +9,12 @@ from typing import Any
 
 import orjson
 
-from lpt_data.contamination import report as contamination
-from lpt_data.contamination.items import Benchmarks
-from lpt_data.dataset import Dataset
-from lpt_data.progress import Progress
 from lpt_data.report.attestation import statement
 from lpt_data.report.card import card, stage_markdown
 from lpt_data.report.croissant import croissant
 from lpt_data.report.manifest_page import manifest_page
 from lpt_data.report.stage_page import stage_page
-from lpt_data.report.stage_story import stage_story
 from lpt_data.report.story import ManifestStory, StageStory, Story
-from lpt_data.stage import StageReport
-from manifests.catalog import Catalog
 from manifests.errors import BadInputError, UsageError
 from manifests.files import write_atomic
 
@@ -100,13 +93,3 @@ def _named(story: Story) -> set[Path]:
     if isinstance(story, ManifestStory):
         return {Path(str(entry["path"])).resolve() for entry in entries} | {path.resolve() for path in story.files}
     return {Path(str(entry["path"])).resolve() for entry in entries}
-
-
-def write_contamination(
-    path: Path, dataset: Dataset, benchmarks: Benchmarks, ran: StageReport, catalog: Catalog, progress: Progress
-) -> None:
-    """Write the report of a decontamination that has just ended in the form that the name asks for."""
-    if path.suffix == ".html":
-        write_atomic(path, rendered(stage_story(catalog, ran.object_id, ran.body, progress=progress), "html"))
-    else:
-        contamination.write_report(path, dataset, benchmarks, ran, progress)

@@ -77,7 +77,7 @@ def test_a_gain_is_one_when_its_lower_bound_is_above_zero(sampled, greedy, gaine
 def test_a_demo_without_a_gain_exits_1(tmp_path, monkeypatch, gained, code):
     from command_line import invoke
 
-    for name in ("deduplicate", "plant_and_catch", "admit_both", "ask"):
+    for name in ("deduplicate", "plant_and_catch", "admit_both", "ask", "write_pages"):
         monkeypatch.setattr(demo, name, lambda journey: None)
     monkeypatch.setattr(demo, "train_and_measure", lambda journey: gained)
     outcome = invoke("demo", "--dir", "d", cwd=tmp_path)

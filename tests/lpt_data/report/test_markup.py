@@ -101,3 +101,12 @@ def test_markdown_that_rows_cannot_leave():
     assert code("`a`") == "`` `a` ``"
     assert block("x\n````\ny")[0] == "`````"
     assert table(["a", "n:"], [["`x|y`", "1"]])[:3] == ["| a | n |", "|---|---:|", "| `x\\|y` | 1 |"]
+
+
+def test_a_remark_is_no_part_of_a_command_and_a_command_in_it_is_one():
+    from lpt_data.report.parts import command
+
+    assert Read(command("lpt a --b")).said == "lpt a --bCopy"
+    assert Read(command("lpt a  # estimated: 3 %")).said == "lpt aCopyestimated: 3 %"
+    assert Read(command("lpt a  # to take them out: lpt b")).said == "lpt aCopyto take them out:lpt bCopy"
+    assert Read(command("lpt a '# no remark'")).said == "lpt a '# no remark'Copy"

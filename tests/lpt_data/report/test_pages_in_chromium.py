@@ -12,6 +12,7 @@ from report_world import HOSTILE
 from lpt_data.report.document import LARGEST
 from lpt_data.report.find import story_of
 from lpt_data.report.write import rendered
+from manifests.errors import BadInputError
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra dev)")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -309,3 +310,71 @@ def test_kept_and_removed_differ_for_every_eye(scheme, blindness):
     for name in ("gone-1", "gone-2", "gone-3"):
         gone = seen(colours[name], BLINDNESS[blindness])
         assert max(abs(a - b) for a, b in zip(kept, gone, strict=True)) > 0.15, name
+
+
+# -- manifests from elsewhere
+
+
+def carried(folder, body):
+    folder.mkdir()
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(body))
+    return str(path)
+
+
+def test_a_page_of_enormous_texts_is_no_larger_and_says_what_it_leaves_out(world, tmp_path):
+    """Two hundred checks with a megabyte each: the verdict stays, the section that would not fit does not."""
+    body = json.loads(json.dumps(world.bad.body))
+    check = body["checks"][0]
+    body["checks"] = [{**check, "id": f"c{n}", "detail": "\u202e" * 200_000, "next": "x" * 200_000} for n in range(300)]
+    body["not_checked"] = ["\0" * 100_000] * 100
+    body["policy"]["text"] = "y" * 1_000_000
+    page = rendered(story_of(None, carried(tmp_path / "a", body)), "html")
+    assert len(page) <= LARGEST
+    assert b"and is left out: a page has at most 2.0 MB" in page
+    assert b"Rejected" in page
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"policy": None},
+        {"policy": {"name": 1, "digest": "x"}},
+        {"sources": [{"path": 1}]},
+        {"sources": "x"},
+        {"funnel": [{"stage": "s", "removed": {"a": "b"}}]},
+        {"funnel": [{"rows_in": 1}]},
+        {"stages": [7]},
+        {"not_checked": [{}]},
+        {"benchmarks": [{"name": "a"}]},
+        {"env": []},
+        {"created": 3},
+    ],
+    ids=str,
+)
+def test_a_manifest_of_another_shape_is_refused_in_three_parts(world, tmp_path, change):
+    with pytest.raises(BadInputError, match="damaged") as refused:
+        story_of(None, carried(tmp_path / "a", {**world.bad.body, **change}))
+    assert next(iter(change)) in str(refused.value.seen)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            {name: None}
+            for name in ("sources", "funnel", "stages", "not_checked", "benchmarks", "env", "disjoint", "created")
+        ),
+        {"stages": ["../../../etc/passwd", "0" * 64]},
+        {"supersedes": "../x"},
+        {"checks": []},
+        {"tokenizer": {}},
+    ],
+    ids=str,
+)
+def test_what_a_manifest_may_leave_out(world, tmp_path, change):
+    path = carried(tmp_path / "a", {**world.bad.body, **change})
+    for catalog in (None, world.catalog):
+        story = story_of(catalog, path)
+        for name in ("html", "md", "json", "croissant", "in-toto"):
+            assert rendered(story, name)

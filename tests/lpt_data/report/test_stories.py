@@ -289,3 +289,47 @@ def test_scores_end_at_one():
     assert (made.series["a"][0], made.series["a"][1], made.series["a"][-1]) == (1, 1, 1)
     assert scores_histogram("t", "u", {"a": np.array([13.0])}) is None
     assert sum(scores_histogram("t", "u", {"a": np.ones(3)}).series["a"]) == 3
+
+
+def test_rows_of_a_reference_are_found_by_their_id(tmp_path):
+    """`--against`: the kept row is in no input of the stage."""
+    from functools import partial
+
+    texts = [row["text"] for row in rows()[:12]]
+    reference = jsonl(tmp_path / "old.jsonl", [{"text": text} for text in texts[:5]])
+    fresh = jsonl(tmp_path / "new.jsonl", [{"text": f"{text} anew"} for text in texts])
+    against = Dataset.open([str(reference)])
+    catalog = Catalog.open(tmp_path / ".lpt")
+    ran = run_stage(
+        "dedup", Dataset.open([str(fresh)]), DedupConfig(threshold=0.7), partial(decide, reference=against),
+        output=tmp_path / "o.jsonl", catalog=catalog, references=against.files,
+    )  # fmt: skip
+    story = stage_story(catalog, ran.object_id, ran.body)
+    assert len(story.pairs) == 5
+    for pair in story.pairs:
+        assert texts[pair.row].endswith(text_of(pair.right))
+        assert len(text_of(pair.right)) > 100
+        assert [part.strip() for part, kind in pair.left if kind == "differs"] == ["anew"]
+        assert pair.right_name.startswith("kept row of the reference ")
+
+
+def test_every_stage_has_its_share_of_the_weakest():
+    """A stage whose scores are lower by nature does not push the others off the page."""
+    from lpt_data.report.manifest_story import PAIRS, _a_share_of_each
+    from lpt_data.report.story import Pair
+
+    many = [Pair("a", "low", n, 0.1 + n / 1000, (), (), "", "") for n in range(100)]
+    few = [Pair("b", "high", n, 0.9, (), (), "", "") for n in range(3)]
+    none = [Pair("c", "unscored", n, None, (), (), "", "") for n in range(50)]
+    shown = _a_share_of_each([*none, *few, *many])
+    assert len(shown) == PAIRS
+    assert [pair.row for pair in shown if pair.stage == "b"] == [0, 1, 2]
+    assert sum(pair.stage == "c" for pair in shown) == PAIRS // 3
+    assert [pair.row for pair in shown if pair.stage == "a"] == list(range(PAIRS - 3 - PAIRS // 3))
+
+
+def test_sources_are_where_rows_come_in(world):
+    flows = world.story("trees").flows
+    assert flows[0].sources == (("corpus.jsonl", 50),)
+    assert all(flow.sources == () for flow in flows[1:])
+    assert [flow.sources for flow in world.story("bad").flows][-2:] == [(("leaky.jsonl", None),), ()]
