@@ -25,6 +25,7 @@ from lpt_data.report.parts import (
 from lpt_data.report.stage_page import evidence, foot
 from lpt_data.report.story import FailingRow, JudgedCheck, ManifestStory
 
+POLICY = 40_000  # characters of a policy
 TODO = 8  # checks named beside the verdict
 _EVIDENCE = "Removed rows, the weakest evidence first"
 _BAD = ("fail", "error", "warn")
@@ -258,11 +259,16 @@ def _provenance(story: ManifestStory) -> Html:
         el(
             "details",
             el("summary", "The policy in force"),
-            el("pre", str(body["policy"].get("text", ""))[:40_000]),
+            el("pre", _lines(body["policy"].get("text") or "")),
             class_="more",
         ),
         el("details", el("summary", "Versions of what ran"), _env(body.get("env") or {}), class_="more"),
     )
+
+
+def _lines(given: str) -> list[str]:
+    """A long text in pieces, each of which is shown whole."""
+    return [f"{line}\n" for line in given[:POLICY].split("\n")]
 
 
 def _stages(story: ManifestStory) -> Child:
