@@ -138,7 +138,7 @@ def _weakest(
     pairs: list[Pair] = []
     total = 0
     for name, body in stages:
-        if catalog is None or body is None:
+        if catalog is None or body is None or body.get("stage") == "mix":  # a draw is no judgement of a row
             continue
         story = stage_story(catalog, name, body, progress=progress, measure=False)
         notes += [f"{story.title}: {note}" for note in story.notes]

@@ -53,7 +53,7 @@ def foot(object_id: str, env: object) -> Child:
     return [
         "Made from the record ",
         el("code", object_id[:16]),
-        f" of lpt {version or ''}. Nothing on this page is loaded.",
+        f" of lpt {version or ''}. This page loads nothing.",
     ]
 
 

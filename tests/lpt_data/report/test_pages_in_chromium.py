@@ -242,6 +242,21 @@ def test_everything_has_a_name(browser, folder, name):
         assert all(b - a <= 1 for a, b in pairwise(level for level in levels if level < 4))
 
 
+@needs_chromium
+def test_paper_is_white_in_the_dark_too_and_shows_what_was_closed(browser, folder):
+    with Visit(browser, folder / "dedup.html", 900, scheme="dark") as page:
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert (
+            page.evaluate("getComputedStyle(document.querySelector('.command code')).backgroundColor")
+            == "rgb(236, 238, 241)"
+        )
+        assert page.locator("nav:visible, .toolbar:visible, .copy:visible").count() == 0
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.locator("#pairs > details:not([open])").count() == 0
+
+
 def test_pages_are_small(folder):
     for name in PAGES:
         assert (folder / f"{name}.html").stat().st_size < LARGEST / 8
