@@ -18,7 +18,7 @@ from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
 from lpt_data.dedup import compare, exact, fields, graph, lsh, report, templates, witness
 from lpt_data.dedup.lsh import BITMAP, Bands
-from lpt_data.dedup.memory import Budget, budget
+from lpt_data.dedup.memory import Budget, budget, give_back
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
 from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, threads
@@ -56,7 +56,7 @@ def decide(
     room = budget(config.memory)
     if not any(source.format == "json" for source in dataset.files):  # an array would be read whole to count it
         rows, exact = count_rows(dataset)
-        room.room(rows if exact else int(0.9 * rows), at_least=not exact)  # refuses now rather than in an hour
+        room.hold(rows if exact else int(0.9 * rows), at_least=not exact)  # refuses now rather than in an hour
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     run, close = threads(config.workers)
     try:
@@ -67,6 +67,7 @@ def decide(
             return result
     finally:
         close()
+        give_back()
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: P
             "rows": reference.rows_in,
             "quarantined": len(reference.quarantined()),
         }
+    give_back()
     extra = _extra(rows, found, work, counts, dataset)
     decided = _decisions(rows, found, config, reference)
     return StageResult(decided, _record_ids(dataset, rows), {**extra, **more})
@@ -241,7 +243,7 @@ def _cover(
 ) -> dict[str, Any]:
     """Compare the leaders that may resemble one another, and note the witnesses of those that go."""
     threshold, ngram, run = work.config.threshold, work.config.ngram, work.run
-    room = work.budget.room(len(rows.rows)) - rows.held
+    room = max(work.budget.room(len(rows.rows)) - rows.held, 0)
     near = graph.components(rows, leaders, threshold, room, work.workers, run)
     sizes = np.bincount(near.root, minlength=1)
     chosen = np.flatnonzero(sizes[near.root] > 1)
