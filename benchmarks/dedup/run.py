@@ -5,7 +5,8 @@ usage: run.py [--documents 100000] [--peer-documents 10000] [--loop-documents 30
        run.py --growth 10000,100000,1000000 [--memory 4GB]
 Writes benchmarks/results/dedup-<documents>.json: rates by an outside clock, peak memory, recall on planted pairs,
 removals that a plain recomputation from the raw text refutes, two floors, `plain` (read, decode, write, with orjson and
-pyarrow) and `machine` (read, hash, copy, compress, nothing parsed), and what `--dry-run` had foretold; the same of each peer (`peers.py`), on the first documents of the corpus, its start-up left out, which ours is
+pyarrow) and `machine` (read, hash, copy, compress, nothing parsed), and what `--dry-run` had foretold; the same of each
+peer (`peers.py`), on the first documents of the corpus, its start-up left out, which ours is
 not. With --growth, dedup-growth.json: ours alone, from the smallest to the largest number of documents.
 
 The first version was predicted at 26 us a document and took 47. By parts, each measured alone and warm, the least of
