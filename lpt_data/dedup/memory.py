@@ -25,6 +25,7 @@ SHARE = 0.6  # of the memory that is available, unless told otherwise
 RESERVE = 96 << 20  # reader and writer buffers, Arrow's pool, kernels as they are loaded
 WORKING = 150  # bytes a row beside text, signature and shingles while rows are compared (measured)
 BOOKS = 320  # bytes a row when the decisions are made and recorded, should nearly every row go (measured)
+A_BYTE = 10  # bytes that the kernels hold for each byte of a row: itself twice, a token and a hash for each other one
 LEAST_WORK = 16 << 20  # bytes without which spilling would be all that is done
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -56,6 +57,16 @@ class Budget:
                 next=f"--memory {-(-self.needed(rows) // 10**7)}0MB or more, or fewer rows at a time",
             )
         return min(free, self.room(rows) // 2)
+
+    def row(self, size: int) -> None:
+        """Raise BadInputError when the kernels cannot take a row of ``size`` bytes: they hold all of its tokens."""
+        needed = self.resident + RESERVE + size * A_BYTE
+        if needed > self.cap:
+            raise BadInputError(
+                "a row is too large for the memory that was given",
+                seen=f"{shown(size)} in one row, {shown(self.cap)} ({self.source})",
+                next=f"--memory {-(-needed // 10**7)}0MB or more, or take the row out",
+            )
 
     def needed(self, rows: int) -> int:
         """A cap that is enough for so many rows, in bytes: a little more than the least, as the program varies."""

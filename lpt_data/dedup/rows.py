@@ -40,6 +40,10 @@ class Room(Protocol):
         """Bytes of texts and signatures that may stay to the end; BadInputError where the rest is not enough."""
         ...
 
+    def row(self, size: int) -> None:
+        """BadInputError for a row that is too large."""
+        ...
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -132,6 +136,8 @@ def read(
     def keep(batch: TextBatch) -> Text:
         nonlocal done
         kept = texts.keep(batch.texts)
+        if budget is not None:
+            budget.row(int(np.diff(kept[0]).max(initial=0)))
         rows.add(batch.rows)
         ids.add(batch.ids)
         done += len(batch.rows)

@@ -142,8 +142,7 @@ def _read(
 ) -> Rows:
     """Read the rows of the reference, then those of the input, with their groups and qualities."""
     both = [one for one in (reference, dataset) if one is not None]
-    groups = fields.Groups(equal)
-    group = [groups.of(one) for one in both] if equal else []
+    group = fields.groups(both, equal) if equal else []
     passes = [one.texts(key) for one in both]
     if equal:
         passes = [fields.with_group(batches, of) for batches, of in zip(passes, group, strict=True)]

@@ -59,6 +59,9 @@ class Small:
     def hold(self, rows: int, *, at_least: bool = False) -> int:
         return self.bytes // 2
 
+    def row(self, size: int) -> None:
+        pass
+
 
 def dedup(texts: Sequence[str], config: DedupConfig | None = None, size: int = 7, room: int = 1 << 40) -> Outcome:
     return dedup_and_counts(texts, config, size, room)[0]

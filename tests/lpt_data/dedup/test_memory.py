@@ -37,6 +37,15 @@ def test_a_refusal_names_a_cap_that_is_then_enough() -> None:
     assert Budget(needed, "--memory", 2 * 10**8).hold(10**7) >= LEAST_WORK
 
 
+def test_a_row_whose_tokens_do_not_fit_is_refused() -> None:
+    cap = Budget(10**9, "--memory", 2 * 10**8)
+    cap.row(6 * 10**7)
+    with pytest.raises(BadInputError, match="a row is too large") as error:
+        cap.row(10**8)
+    needed = int(re.search(r"--memory (\d+)MB", error.value.next)[1]) * 10**6  # type: ignore[index]
+    Budget(needed, "--memory", 2 * 10**8).row(10**8)
+
+
 def test_unasked_it_is_a_share_of_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 10**10)
     assert budget(None).cap == 6 * 10**9
