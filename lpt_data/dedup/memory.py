@@ -26,6 +26,7 @@ RESERVE = 96 << 20  # reader and writer buffers, Arrow's pool, kernels as they a
 WORKING = 150  # bytes a row beside text, signature and shingles while rows are compared (measured)
 BOOKS = 320  # bytes a row when the decisions are made and recorded, should nearly every row go (measured)
 A_BYTE = 10  # bytes that the kernels hold for each byte of a row: itself twice, a token and a hash for each other one
+A_WORKER = 4 << 20  # bytes of the batches that each thread beyond the first has in hand
 LEAST_WORK = 16 << 20  # bytes without which spilling would be all that is done
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -37,7 +38,7 @@ class Budget:
 
     cap: int
     source: str  # where the cap comes from, for the report
-    resident: int
+    resident: int  # what the threads will have in hand included
 
     def room(self, rows: int) -> int:
         """Bytes for texts, signatures and shingle sets while ``rows`` rows are compared."""
@@ -73,9 +74,9 @@ class Budget:
         return self.resident + RESERVE + rows * BOOKS * 10 // 9 + 3 * LEAST_WORK
 
 
-def budget(memory: str | None) -> Budget:
+def budget(memory: str | None, workers: int = 1) -> Budget:
     """The cap asked for, or SHARE of the memory that is available; UsageError for a size that makes no sense."""
-    asked, resident = parse_bytes(memory), resident_bytes()
+    asked, resident = parse_bytes(memory), resident_bytes() + (workers - 1) * A_WORKER
     if asked is not None:
         return Budget(asked, "--memory", resident)
     return Budget(int(SHARE * available_bytes()), f"{SHARE:.0%} of the memory available", resident)

@@ -28,6 +28,7 @@ from lpt_data.dataset import Dataset
 from lpt_data.dedup import memory
 from lpt_data.dedup.compare import ROW
 from lpt_data.dedup.lsh import BITMAP
+from lpt_data.dedup.rows import thread_count
 from lpt_data.dedup.stage import decide
 from lpt_data.io.sources import SourceFile, format_of
 from lpt_data.stage import run_stage
@@ -86,7 +87,7 @@ def predict(dataset: Dataset, config: DedupConfig, output: Path, reference: Data
 
     Raises UsageError and BadInputError as the stage would for settings and rows that it refuses.
     """
-    cap = memory.budget(config.memory)
+    cap = memory.budget(config.memory, thread_count(config.workers))
     rows, exact = count_rows(dataset)
     beside, _ = count_rows(reference) if reference is not None else (0, True)
     free = replace(config, memory=f"{1 << 50}", keep="content", template_df=0.0, workers=config.workers)

@@ -207,9 +207,14 @@ class _Sketches:
         return sequence, tokens, shingles, chars, *self._tables
 
 
+def thread_count(workers: int | None) -> int:
+    """How many threads are meant; None: one a core."""
+    return workers or len(os.sched_getaffinity(0))
+
+
 def threads(workers: int | None) -> tuple[Run, Callable[[], None]]:
     """An ordered map over ``workers`` threads (None: one a core), at most twice as many ahead, and its closing."""
-    count = workers or len(os.sched_getaffinity(0))
+    count = thread_count(workers)
     if count == 1:
         return map, lambda: None
     pool = ThreadPoolExecutor(count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,7 +20,7 @@ from lpt_data.dedup.lsh import BITMAP, Bands
 from lpt_data.dedup.memory import Budget, budget, give_back
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
-from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, threads
+from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, thread_count, threads
 from lpt_data.dedup.spill import Spill
 from lpt_data.io.jsonl import chosen_lines
 from lpt_data.progress import Progress
@@ -53,7 +52,7 @@ def decide(
 
     bands = _check(config)
     told = foretold(dataset, config, output or Path("out.jsonl"), reference)
-    room = budget(config.memory)
+    room = budget(config.memory, thread_count(config.workers))
     if not any(source.format == "json" for source in dataset.files):  # an array would be read whole to count it
         rows, exact = count_rows(dataset)
         room.hold(rows if exact else int(0.9 * rows), at_least=not exact)  # refuses now rather than in an hour
@@ -80,11 +79,6 @@ class Work:
     run: Run
     spill: Spill
     budget: Room
-
-    @property
-    def workers(self) -> int:
-        """Threads at work."""
-        return self.config.workers or len(os.sched_getaffinity(0))
 
 
 def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: Progress) -> StageResult:
@@ -239,7 +233,7 @@ def _cover(
     """Compare the leaders that may resemble one another, and note the witnesses of those that go."""
     threshold, ngram, run = work.config.threshold, work.config.ngram, work.run
     room = max(work.budget.room(len(rows.rows)) - rows.held, 0)
-    near = graph.components(rows, leaders, threshold, room, work.workers, run)
+    near = graph.components(rows, leaders, threshold, room, thread_count(work.config.workers), run)
     sizes = np.bincount(near.root, minlength=1)
     chosen = np.flatnonzero(sizes[near.root] > 1)
     positions, root = leaders[chosen], near.root[chosen]
