@@ -213,6 +213,18 @@ def show_dedup(extra: dict[str, Any]) -> None:
             f"{near.get('candidates', 0):,} pairs compared (equal texts count once), "
             f"{near.get('verified', 0):,} at or above {near['threshold']}"
         )
+        if huge := near.get("huge_buckets"):
+            say(
+                f"{huge:,} buckets of a thousand rows and more, the largest of {near['largest_bucket']:,}: none was cut"
+            )
+    if (memory := extra.get("memory")) and memory["spilled_bytes"]:
+        cap = f"{memory['cap_bytes'] / 1e6:,.0f} MB ({memory['cap_from']})"
+        say(f"{memory['spilled_bytes'] / 1e6:,.0f} MB lay in a spill file, to stay within {cap}")
+    if told := extra.get("foretold"):
+        say(
+            f"foretold: {told['rows']:,} rows, {told['seconds']:,.0f} s, {told['peak_memory_bytes'] / 1e6:,.0f} MB, "
+            f"{told['candidates']:,} pairs"
+        )
     if frame := extra.get("templates"):
         say(
             f"{frame['shingles_left_out']:,} shingles of a template left out (in {frame['least_rows']:,} or more of "

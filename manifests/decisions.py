@@ -117,7 +117,7 @@ def new_ids(decisions: pa.Table) -> pa.ChunkedArray:
 
 def reasons(decisions: pa.Table, action: str) -> dict[str, int]:
     """Return how many rows went for each reason of one action, the most frequent first."""
-    chosen = decisions.filter(pc.equal(decisions["action"], action))["reason"]
+    chosen = decisions["reason"].filter(pc.equal(decisions["action"], action))
     counts = [(entry["values"], entry["counts"]) for entry in pc.value_counts(chosen).to_pylist()]
     return dict(sorted(counts, key=lambda count: -count[1]))
 
