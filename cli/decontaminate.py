@@ -51,24 +51,25 @@ def decontaminate(
     json: Json = False,
 ) -> None:
     """Remove rows that repeat benchmark items; name the items; say with canaries what would have been found."""
-    from lpt_data.contamination import config_for, decider, load_benchmarks
     from lpt_data.contamination.report import check_paths, write_report
-    from lpt_data.dataset import Dataset
-    from lpt_data.stage import run_stage
+    from lpt_data.works import Source
+    from lpt_data.works import decontaminate as decontaminate_work
     from manifests.catalog import Catalog
 
-    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
-    benchmarks = load_benchmarks(named_paths(benchmark, option="--benchmark"))
-    check_paths(report, out, dataset, benchmarks, dry_run=dry_run)
-    config = config_for(
-        benchmarks, coverage=coverage, longest=longest, longest_coverage=longest_coverage, workers=workers
+    work, benchmarks = decontaminate_work(
+        Source(tuple(inputs), layout, text_column),
+        named_paths(benchmark, option="--benchmark"),
+        out,
+        coverage=coverage,
+        longest=longest,
+        longest_coverage=longest_coverage,
+        workers=workers,
     )
-    opened, progress, decide = Catalog.open(catalog), Progress_(), decider(benchmarks)
-    ran = run_stage(
-        "decontaminate", dataset, config, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
-    )
+    check_paths(report, out, work.dataset, benchmarks, dry_run=dry_run)
+    opened, progress = Catalog.open(catalog), Progress_()
+    ran = work.run(opened, progress, dry_run=dry_run)
     if report is not None:
-        write_report(report, dataset, benchmarks, ran, progress)
+        write_report(report, work.dataset, benchmarks, ran, progress)
     progress.close()
     finish(ran, opened, lambda: show_contamination(ran.extra), json=json)
 

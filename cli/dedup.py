@@ -92,12 +92,9 @@ def dedup(
     from lpt_data.quick_start import leave_out_unused
 
     leave_out_unused()
-    from functools import partial
-
     from lpt_data.config import DedupConfig
-    from lpt_data.dataset import Dataset
-    from lpt_data.dedup import decide
-    from lpt_data.stage import run_stage
+    from lpt_data.works import Source
+    from lpt_data.works import dedup as dedup_work
     from manifests.catalog import Catalog
 
     methods = tuple(name.strip() for name in method.split(",") if name.strip())
@@ -114,20 +111,9 @@ def dedup(
         workers=workers,
         memory=memory,
     )
-    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
-    reference = Dataset.open(against, layout=layout, text_column=text_column) if against else None
+    work = dedup_work(Source(tuple(inputs), layout, text_column), config, out, against or ())
     opened, progress = Catalog.open(catalog), Progress_()
-    report = run_stage(
-        "dedup",
-        dataset,
-        config,
-        partial(decide, reference=reference),
-        output=out,
-        catalog=opened,
-        progress=progress,
-        dry_run=dry_run,
-        references=reference.files if reference else (),
-    )
+    report = work.run(opened, progress, dry_run=dry_run)
     progress.close()
     finish(report, opened, lambda: show_dedup(report.extra), json=json)
 

@@ -22,6 +22,7 @@ from cli import (
     manifest,
     mix,
     pairs,
+    recipe,
     sql,
     tokens,
     train,
@@ -64,6 +65,7 @@ data.app.command("drop", epilog=drop.EXAMPLES)(drop.drop)
 data.app.command("pairs", epilog=pairs.EXAMPLES)(pairs.pairs)
 data.app.command("clean", epilog=clean.EXAMPLES)(clean.clean)
 data.app.command("mix", epilog=mix.EXAMPLES)(mix.mix)
+data.app.command("run", epilog=recipe.EXAMPLES)(recipe.run)
 
 
 @app.callback(invoke_without_command=True)

@@ -41,7 +41,7 @@ def decide(
     Raises UsageError for a method, policy, threshold or size that makes no sense, BadInputError when the rows do not
     fit in the memory given.
     """
-    bands = _check(config)
+    bands = check(config)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     key, equal = fields.parts(config.key, dataset)
     share = templates.share_for(config.template_df, dataset.kind, key) if bands else 0.0
@@ -330,7 +330,8 @@ def _extra(
     return extra
 
 
-def _check(config: DedupConfig) -> Bands | None:
+def check(config: DedupConfig) -> Bands | None:
+    """Raise UsageError for values that make no sense; returns the bands for near-duplicates, where they are asked."""
     unknown = [method for method in config.method if method not in METHODS]
     if unknown or not config.method:
         raise UsageError(

@@ -46,6 +46,7 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     ),
     "data split": ("problems.jsonl --key countdown --test 12 --seed 1 --out splits", DATA | {"splits", "disjoint"}),
     "data mix": ("mix.yaml --out mixed.jsonl", DATA | {"plan_hash", "domains", "phases", "warnings", "repeated"}),
+    "data run": ("recipe.yaml", DATA | {"stages", "recipe", "warnings", "reused"}),
     "data tokens measure": ("docs.jsonl --tokenizer tiny", {"rows", "characters", "bytes", "tokenizers"}),
     "data tokens train": (
         "docs.jsonl --vocab-size 300 --out tokenizer.json",
@@ -112,6 +113,10 @@ def folder(tmp_path_factory):
     (folder / "mix.yaml").write_text(
         "domains:\n  sums: {inputs: problems.jsonl, weight: 0.75}\n"
         "  held: {inputs: splits/test.jsonl, weight: 0.25, layout: countdown}\ntotal: {rows: 64}\nkind: rlvr\n"
+    )
+    (folder / "recipe.yaml").write_text(
+        "inputs: docs.jsonl\nstages:\n  - clean: {rules: 'unicode,space'}\n  - dedup: {method: exact}\n"
+        "  - split: {key: text, test: 2}\n"
     )
     return folder
 

@@ -14,7 +14,7 @@ from lpt_data.dataset import TextBatch
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import REASONS
 from lpt_data.dedup.rows import read, threads
-from lpt_data.dedup.stage import _check, find
+from lpt_data.dedup.stage import check, find
 
 Outcome = dict[int, tuple[str, int, float]]  # input row -> reason, witness row (-1: none), score
 
@@ -47,7 +47,7 @@ def batches(texts: Sequence[str], size: int) -> list[TextBatch]:
 
 def dedup(texts: Sequence[str], config: DedupConfig | None = None, size: int = 7) -> Outcome:
     config = config or DedupConfig(workers=1)
-    bands = _check(config)
+    bands = check(config)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     run, close = threads(config.workers)
     rows = read(batches(texts, size), scheme, bands, run)
