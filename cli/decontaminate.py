@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from cli.dedup import finish
-from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples, named_paths
+from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, benchmark_paths, examples
 from cli.output import Progress_, say, table
 
 EXAMPLES = examples(
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl",
     "lpt data decontaminate shards/ --benchmark gsm8k=gsm8k.jsonl --benchmark humaneval=HumanEval.jsonl.gz"
     " --out clean.parquet --report contamination.html",
+    "lpt data decontaminate chats.jsonl --benchmark gsm8k --out clean.jsonl   # after: lpt data benchmarks add …",
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --coverage 0.7 --dry-run",
     "lpt sql \"select row, witness_id, score, detail from v_decision where reason = 'benchmark_overlap'\"",
 )
@@ -25,7 +26,7 @@ def decontaminate(
     inputs: Inputs,
     benchmark: Annotated[
         list[str],
-        typer.Option("--benchmark", help="NAME=PATH of a benchmark that must not be trained on; repeatable."),
+        typer.Option("--benchmark", help="NAME=PATH, or NAME once added, of a benchmark; repeatable."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.", show_default=False)],
     report: Annotated[
@@ -58,7 +59,7 @@ def decontaminate(
 
     work, benchmarks = decontaminate_work(
         Source(tuple(inputs), layout, text_column),
-        named_paths(benchmark, option="--benchmark"),
+        benchmark_paths(benchmark, catalog),
         out,
         coverage=coverage,
         longest=longest,

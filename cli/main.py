@@ -11,6 +11,7 @@ import typer
 from cli import (
     admit,
     audit,
+    benchmarks,
     catalog,
     clean,
     data,
@@ -51,6 +52,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 data.app.add_typer(generate.app, name="generate")
 data.app.add_typer(tokens.app, name="tokens")
+data.app.add_typer(benchmarks.app, name="benchmarks")
 app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lpt_data.admit import admit
 from lpt_data.audit import audit, contract_of
@@ -13,9 +13,6 @@ from lpt_data.progress import Progress
 from lpt_data.run.recipe import StageSpec
 from lpt_data.run.table import Given
 from lpt_data.works import Source
-
-if TYPE_CHECKING:
-    from manifests.catalog import Catalog
 
 
 @dataclass(frozen=True)
@@ -28,9 +25,7 @@ class Gate:
     exit_code: int
 
 
-def gate(
-    spec: StageSpec, given: Given, splits: Mapping[str, Sequence[str]], catalog: Catalog, progress: Progress
-) -> Gate:
+def gate(spec: StageSpec, given: Given, splits: Mapping[str, Sequence[str]], progress: Progress) -> Gate:
     """Audit the splits, or admit them: the name of the set is the option `name`, else that of the stage."""
     options, source = given.options, given.source
     shared: dict[str, Any] = {
@@ -52,7 +47,7 @@ def gate(
         report = audit(datasets, options["contract"], **shared)
         return Gate(report.verdict, report.checks, report.to_json(), report.exit_code)
     admission = admit(
-        options.get("name") or spec.name, options["contract"], splits, catalog=catalog, layout=source.layout,
+        options.get("name") or spec.name, options["contract"], splits, catalog=given.catalog, layout=source.layout,
         text_column=source.text_column, out=None if spec.out is None else Path(given.path(spec.out)), **shared,
     )  # fmt: skip
     return Gate(admission.verdict, admission.checks, admission.to_json(), admission.exit_code)

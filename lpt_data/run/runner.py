@@ -79,14 +79,14 @@ def run(
     Everything is checked before the first stage. Raises UsageError for options that mean nothing, RefusedError when a
     stage before `first` does not stand as it was done, and what the stages raise.
     """
-    flow = Flow(recipe, tools, progress or silent)
+    flow = Flow(recipe, catalog, tools, progress or silent)
     chosen = flow.checked(first, last)
     ran: list[Ran] = []
     for spec in recipe.stages[: recipe.stages.index(chosen[-1]) + 1]:
         if spec not in chosen:
-            flow.take(spec, catalog)
+            flow.take(spec)
             continue
-        ran.append(flow.run(spec, catalog))
+        ran.append(flow.run(spec))
         told(ran[-1])
         if (asked := ran[-1].gate) is not None and asked.exit_code in (4, 5):
             break
@@ -98,7 +98,7 @@ def planned(
     recipe: Recipe, catalog: Catalog, tools: Tools, *, first: str | None = None, last: str | None = None
 ) -> list[tuple[StageSpec, Standing]]:
     """Return where each stage stands, without doing any; raises what `run` raises before its first stage."""
-    flow = Flow(recipe, tools, silent)
+    flow = Flow(recipe, catalog, tools, silent)
     found = []
     for spec in flow.checked(first, last):
         unknown = [ref for ref in flow.refers(spec) if flow.unknown(ref)]
@@ -122,8 +122,8 @@ def planned(
 class Flow:
     """Where the rows of each reference are by now."""
 
-    def __init__(self, recipe: Recipe, tools: Tools, progress: Progress) -> None:
-        self.recipe, self.tools, self.progress = recipe, tools, progress
+    def __init__(self, recipe: Recipe, catalog: Catalog, tools: Tools, progress: Progress) -> None:
+        self.recipe, self.catalog, self.tools, self.progress = recipe, catalog, tools, progress
         self.rows: dict[str, Source] = dict(recipe.inputs)
         self.parts: dict[str, dict[str, Source]] = {}  # of the stages that make several outputs
         self.anew: set[str] = set()  # stages that a plan would do anew
@@ -179,10 +179,10 @@ class Flow:
         """Return what a stage needs to begin."""
         return Given(
             where=spec.where, source=self._source(spec), options=spec.options, out=self._out(spec), find=self.find,
-            path=self.recipe.path, tools=self.tools,
+            path=self.recipe.path, tools=self.tools, catalog=self.catalog,
         )  # fmt: skip
 
-    def run(self, spec: StageSpec, catalog: Catalog) -> Ran:
+    def run(self, spec: StageSpec) -> Ran:
         """Do one stage, or take over what stands."""
         given, kind = self.given(spec), STAGES[spec.kind]
 
@@ -190,11 +190,11 @@ class Flow:
             self.progress(done, total, f"{spec.name}: {label}")
 
         if kind.begin is None:
-            return Ran(spec, gate=gate(spec, given, self._splits(spec), catalog, tell))
+            return Ran(spec, gate=gate(spec, given, self._splits(spec), tell))
         work = self.work(spec, given)
         for path in work.outputs:
             make_folder(path.parent)
-        report = work.run(catalog, tell, dry_run=False, wait=5.0)
+        report = work.run(self.catalog, tell, dry_run=False, wait=5.0)
         if kind.after is not None:
             kind.after(given, work, report, tell)
         self.made(spec, given, work, report.body)
@@ -206,13 +206,13 @@ class Flow:
         assert begin is not None
         return replace(begin(given), name=spec.kind)
 
-    def take(self, spec: StageSpec, catalog: Catalog) -> None:
+    def take(self, spec: StageSpec) -> None:
         """Take over a stage that is not to be run; raises RefusedError where it does not stand."""
         if STAGES[spec.kind].begin is None:
             return
         given = self.given(spec)
         work = self.work(spec, given)
-        stands = standing(work, catalog)
+        stands = standing(work, self.catalog)
         if stands.body is None:
             raise RefusedError(
                 f"the stage {spec.name} does not stand, so what comes after it cannot be run alone",

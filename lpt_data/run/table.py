@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lpt_data import works
 from lpt_data.config import CleanConfig, DecontaminateConfig, DedupConfig, PairsConfig, SplitConfig
@@ -18,6 +18,9 @@ from lpt_data.progress import Progress
 from lpt_data.stage import StageReport, Work
 from lpt_data.works import Source
 from manifests.errors import UsageError
+
+if TYPE_CHECKING:
+    from manifests.catalog import Catalog
 
 Options = Mapping[str, Any]
 CLEAN, EXACT, NEAR, SEMANTIC, QUALITY, DECONTAMINATE, SPLIT, MIX, PACK, GATE = range(1, 11)
@@ -46,6 +49,7 @@ class Given:
     find: Callable[[str], Source]  # the rows that a reference names
     path: Callable[[str], str]  # a path of the recipe, as it is opened
     tools: Tools
+    catalog: Catalog
 
     def paths(self, key: str) -> tuple[str, ...]:
         """The files that the references under an option name."""
@@ -60,8 +64,11 @@ class Given:
         return self.path(named) if Path(self.path(named)).exists() else named
 
     def benchmarks(self) -> dict[str, list[str]]:
-        """The files of each benchmark, by name."""
-        return {name: [str(self.path(p)) for p in paths] for name, paths in _benchmarks(self.options).items()}
+        """The files of each benchmark, by name: those named, else what the catalog has under the name."""
+        from lpt_data.benchmarks import paths_of
+
+        told = _benchmarks(self.options).items()
+        return {name: [self.path(p) for p in paths] if paths else paths_of(name, self.catalog) for name, paths in told}
 
 
 @dataclass(frozen=True)
@@ -320,16 +327,16 @@ def _against(options: Options) -> tuple[str, ...]:
 
 
 def _benchmarks(options: Options) -> dict[str, tuple[str, ...]]:
-    """Benchmarks as a recipe names them: {NAME: PATH or [PATHS]}, or NAME=PATH as on the command line."""
+    """Benchmarks as a recipe names them: {NAME: PATH or [PATHS]}, or NAME=PATH and NAME as on the command line."""
     told = options.get("benchmark") or {}
     if isinstance(told, dict):
         return {str(name): texts(paths, f"benchmark {name}") for name, paths in told.items()}
     found: dict[str, tuple[str, ...]] = {}
     for pair in texts(told, "benchmark"):
         name, equals, path = pair.partition("=")
-        if not (name and equals and path):
+        if not name or bool(equals) != bool(path):
             raise UsageError("a benchmark is NAME=PATH", seen=pair, next="benchmark: {gsm8k: test.jsonl}")
-        found[name] = (*found.get(name, ()), path)
+        found[name] = (*found.get(name, ()), path) if path else ()
     return found
 
 

@@ -40,6 +40,10 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "data generate package-docs": ("--out docs.jsonl --max-bytes 60000", None),
     "data clean": ("docs.jsonl --out tidy.jsonl --rules unicode,space,gopher.words,pii", DATA | {"rules", "examples"}),
     "data dedup": ("docs.jsonl --out clean.parquet --threshold 0.8", DATA),
+    "data benchmarks add": ("problems=questions.jsonl", {"benchmarks"}),
+    "data benchmarks list": ("", {"benchmarks"}),
+    "data benchmarks show": ("problems", {"name", "layout", "items", "content_root", "sources"}),
+    "data benchmarks verify": ("", {"ok", "benchmarks"}),
     "data decontaminate": (
         "docs.jsonl --benchmark problems=problems.jsonl --out decontaminated.jsonl --report contamination.html",
         DATA | {"benchmarks", "stops", "notes"},
@@ -110,6 +114,8 @@ def folder(tmp_path_factory):
     (folder / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 2)
     pairs = [{"prompt": f"say {n}", "chosen": str(n), "rejected": "no"} for n in range(20)]
     (folder / "prefs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    asked = [{"question": f"How many of {n} lamps burn at noon?", "answer": f"#### {n}"} for n in range(9)]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(item) + "\n" for item in asked))
     (folder / "mix.yaml").write_text(
         "domains:\n  sums: {inputs: problems.jsonl, weight: 0.75}\n"
         "  held: {inputs: splits/test.jsonl, weight: 0.25, layout: countdown}\ntotal: {rows: 64}\nkind: rlvr\n"

@@ -79,7 +79,7 @@ def test_keys_of_the_recipe_itself():
         ("clean", {"rules": "gofer"}, "rule"),
         ("quality", {"rules": "unicode"}, "does not mend"),
         ("decontaminate", {}, "no benchmark"),
-        ("decontaminate", {"benchmark": "b.jsonl"}, "NAME=PATH"),
+        ("decontaminate", {"benchmark": "b="}, "NAME=PATH"),
         ("split", {"test": 1.5}, "whole"),
         ("split", {"test": 2, "method": "throw"}, "method"),
         ("mix", {"domains": {"a": {"from": "input"}}}, "weight"),
@@ -91,7 +91,7 @@ def test_values_are_checked_before_anything_runs(tmp_path, kind, options, what):
     folder(tmp_path, yaml.safe_dump({"inputs": "chats.jsonl", "stages": [{kind: options}]}))
     recipe = load_recipe(str(tmp_path / "recipe.yaml"))
     with pytest.raises((UsageError, BadInputError), match=what):
-        Flow(recipe, TOOLS, silent).checked(None, None)
+        Flow(recipe, None, TOOLS, silent).checked(None, None)
 
 
 def test_inputs_that_are_not_there_are_refused_before_anything_runs(tmp_path):
