@@ -88,7 +88,7 @@ def show_contamination(extra: dict[str, Any]) -> None:
                 b["items_hit"],
                 b["rows_hit"],
                 b["any_13gram"]["rows"],
-                b["any_50_characters"]["rows"],
+                (b["any_50_characters"] or {}).get("rows"),
             )
             for b in told
         ],
@@ -102,6 +102,13 @@ def show_contamination(extra: dict[str, Any]) -> None:
         ],
     )
     for b in told:
+        if programs := b.get("programs"):
+            found = f"{programs['items_hit']:,} in {programs['rows_hit']:,} rows"
+            short = f"{programs['too_short']:,} too short for that"
+            say(
+                f"{b['name']}: {programs['items']:,} programs looked for under other names ({short}): {found}; "
+                f"canary recall {_recall(programs['canary'])}"
+            )
         reasons = Counter(item["reason"] for item in b["undetectable_items"])
         if reasons:
             say(f"{b['name']}: not detectable: " + ", ".join(f"{n} {reason}" for reason, n in reasons.items()))

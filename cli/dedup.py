@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
+from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, benchmark_paths, examples
 from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ DEDUP_EXAMPLES = examples(
     "lpt data dedup chats.jsonl --out clean.jsonl --key prompt --threshold 0.9",
     "lpt data dedup chats.jsonl --out clean.jsonl --key prompt+response --keep quality:rating",
     "lpt data dedup new.jsonl --out fresh.parquet --against old.parquet",
+    "lpt data dedup chats.jsonl --out clean.jsonl --benchmark gsm8k=test.jsonl",
     'lpt sql "select reason, witness_id, score from v_decision limit 5"',
 )
 
@@ -45,6 +46,13 @@ Keep = Annotated[
 References = Annotated[
     list[str] | None,
     typer.Option("--against", help="Files whose rows take theirs out of the data and are not written; repeatable."),
+]
+Benchmark = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--benchmark",
+        help="NAME=PATH, or NAME once added: decontaminate in the same read what deduplication leaves; repeatable.",
+    ),
 ]
 DropAll = Annotated[bool, typer.Option("--drop-all", help="Keep no copy: every row that resembles another one goes.")]
 TemplateDf = Annotated[
@@ -75,6 +83,7 @@ def dedup(
     key: Key = "text",
     keep: Keep = "content",
     against: References = None,
+    benchmark: Benchmark = None,
     drop_all: DropAll = False,
     template_df: TemplateDf = None,
     alarm_share: AlarmShare = 0.01,
@@ -111,7 +120,8 @@ def dedup(
         workers=workers,
         memory=memory,
     )
-    work = dedup_work(Source(tuple(inputs), layout, text_column), config, out, against or ())
+    benchmarks = benchmark_paths(benchmark, catalog)
+    work = dedup_work(Source(tuple(inputs), layout, text_column), config, out, against or (), benchmarks)
     opened, progress = Catalog.open(catalog), Progress_()
     report = work.run(opened, progress, dry_run=dry_run)
     progress.close()
@@ -192,3 +202,7 @@ def show_dedup(extra: dict[str, Any]) -> None:
             ],
             title="weakest removals",
         )
+    if contamination := extra.get("decontamination"):
+        from cli.decontaminate import show_contamination
+
+        show_contamination(contamination)

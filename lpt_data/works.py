@@ -42,14 +42,27 @@ def clean(source: Source, chosen: Mapping[str, Any], out: Path) -> Work:
     return Work("clean", dataset, config_of(preset | dict(chosen)), decide, (out,), output=str(out))
 
 
-def dedup(source: Source, config: DedupConfig, out: Path, against: Sequence[str] = ()) -> Work:
-    """Remove duplicates, and rows that repeat one of `against`."""
+def dedup(
+    source: Source,
+    config: DedupConfig,
+    out: Path,
+    against: Sequence[str] = (),
+    benchmarks: Mapping[str, Sequence[str]] | None = None,
+) -> Work:
+    """Remove duplicates, rows that repeat one of `against` and, in the same read, those that repeat benchmark items."""
     from lpt_data.dedup import decide
 
     reference = replace(source, paths=tuple(against)).open() if against else None
     files = reference.files if reference is not None else ()
-    decided = partial(decide, reference=reference)
-    return Work("dedup", source.open(), config, decided, (out,), output=str(out), references=files)
+    dataset, decided = source.open(), partial(decide, reference=reference)
+    if not benchmarks:
+        return Work("dedup", dataset, config, decided, (out,), output=str(out), references=files)
+    from lpt_data.contamination import config_for, load_benchmarks
+    from lpt_data.contamination.fused import FusedConfig, fused
+
+    read = load_benchmarks(benchmarks)
+    both = FusedConfig(config, config_for(read, workers=config.workers))
+    return Work("dedup", dataset, both, fused(decided, read), (out,), output=str(out), references=files)
 
 
 def decontaminate(

@@ -128,19 +128,20 @@ def _quality(given: Given) -> Work:
 def _dedup_config(options: Options, where: str) -> DedupConfig:
     from lpt_data.dedup.stage import check
 
-    config = config_of(DedupConfig, _without(options, "against"), where)
+    config = config_of(DedupConfig, _without(options, "against", "benchmark"), where)
+    _benchmarks(options)
     check(config)
     return config
 
 
 def _dedup_places(options: Options) -> tuple[int, int]:
     methods = [_METHODS.get(name, NEAR) for name in _listed(options.get("method")) or ("exact", "minhash")]
-    return min(methods), max(methods)
+    return min(methods), DECONTAMINATE if options.get("benchmark") else max(methods)
 
 
 def _dedup(given: Given) -> Work:
     config = _dedup_config(given.options, given.where)
-    return works.dedup(given.source, config, given.out, given.paths("against"))
+    return works.dedup(given.source, config, given.out, given.paths("against"), given.benchmarks())
 
 
 def _decontaminate_config(options: Options, where: str) -> DecontaminateConfig:
@@ -359,7 +360,7 @@ def _at(place: int, last: int | None = None) -> Callable[[Options], tuple[int, i
 STAGES: dict[str, Stage] = {
     "clean": Stage(_fields(CleanConfig), _clean_places, _clean_config, _clean),
     "dedup": Stage(
-        (*_fields(DedupConfig), "against"), _dedup_places, _dedup_config, _dedup, references=_against
+        (*_fields(DedupConfig), "against", "benchmark"), _dedup_places, _dedup_config, _dedup, references=_against
     ),
     "quality": Stage(("rules", "languages", "limits"), _at(QUALITY), _quality_options, _quality),
     "drop": Stage(_DROP, _at(CLEAN, MIX), _drop_options, _drop, references=_against),
