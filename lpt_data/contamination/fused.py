@@ -2,8 +2,8 @@
 
 What comes out is what the two stages one after the other give: rows that deduplication removes are not judged, so they
 count in no template and in no hit. Left out are the 50-character strings, which decide nothing and would take half of
-the time: `any_50_characters` is null. Where deduplication compares something else than all that a row says, the rows are
-read a second time.
+the time: `any_50_characters` is null. Where deduplication compares something else than all that a row says, the rows
+are read a second time.
 """
 
 from __future__ import annotations
