@@ -32,7 +32,7 @@ from lpt_data.ordered import Order
 from lpt_data.places import file_entry
 from lpt_data.progress import Progress, silent
 from lpt_data.record_text import text_of
-from lpt_data.schedule_mix import schedule
+from lpt_data.schedule_mix import schedule, schedule_path
 from lpt_data.stage import StageReport, StageResult, Work
 from lpt_data.tokenizer_file import TokenizerFile, open_tokenizer
 from manifests import decisions
@@ -288,11 +288,6 @@ def _plan_hash(spec: MixSpec, pools: Sequence[Pool]) -> str:
 
 
 # -- after the file is written
-
-
-def schedule_path(out: Path) -> Path:
-    """Return where the schedule of an output lies: beside it, `NAME.mix-schedule.json`."""
-    return out.parent / f"{out.name}.mix-schedule.json"
 
 
 def _finish(spec: MixSpec, file: Mapping[str, Any], result: StageResult) -> Mapping[str, Any]:

@@ -46,7 +46,7 @@ def plain_text(text: str) -> str:
 
 
 def _beyond(byte: int) -> int:
-    """The end of the code points that a text without a larger byte can hold: a look at all takes a third of a second."""
+    """The end of the code points that a text without a larger byte can hold: to look at all takes 0.3 s."""
     if byte < 0xE0:
         return 0x1200  # 0x800, and the jamo
     return max(0x1200, ((byte & 0x0F) + 1) << 12) if byte < 0xF0 else _CODE_POINTS

@@ -126,7 +126,9 @@ def judge(
     """Settle the stops, measure all pairs and choose for each row that goes the strongest evidence."""
     distinct = np.zeros(len(rows), bool)
     if len(rows):
-        names = np.ascontiguousarray(ids).view("<u8")[:, 0]  # eight bytes of a hash: to sort all 32 takes ten times longer
+        names = np.ascontiguousarray(ids).view("<u8")[
+            :, 0
+        ]  # eight bytes of a hash: to sort all 32 takes ten times longer
         distinct[np.unique(names, return_index=True)[1]] = True
     stops = find_stops(finds, index, distinct, config.stop_rows)
     pairs = pairs_of(finds, index, stops)
