@@ -22,6 +22,7 @@ from cli import (
     generate,
     manifest,
     mix,
+    pack,
     pairs,
     recipe,
     sql,
@@ -67,6 +68,7 @@ data.app.command("drop", epilog=drop.EXAMPLES)(drop.drop)
 data.app.command("pairs", epilog=pairs.EXAMPLES)(pairs.pairs)
 data.app.command("clean", epilog=clean.EXAMPLES)(clean.clean)
 data.app.command("mix", epilog=mix.EXAMPLES)(mix.mix)
+data.app.command("pack", epilog=pack.EXAMPLES)(pack.pack)
 data.app.command("run", epilog=recipe.EXAMPLES)(recipe.run)
 
 

@@ -25,6 +25,7 @@ _WHY = {
     ("decontaminate", "split"): "the sizes that were asked for change, and the test split may hold benchmark items",
     ("decontaminate", "mix"): "the shares that the mixture asked for change",
     ("split", "mix"): "the shares were those of all rows, and a repeat may be counted in two splits",
+    ("mix", "pack"): "the sequences are of rows that the mixture puts into another order",
     ("drop", ""): "what came before counted rows that go",
     ("", "mix"): "the shares that the mixture asked for change",
     ("", ""): "what came before saw other rows than those that stay",

@@ -295,6 +295,21 @@ def _drop(given: Given) -> Work:
     )
 
 
+def _pack_options(options: Options, where: str) -> int:
+    text(options.get("tokenizer"), f"{where}: tokenizer")
+    length = options.get("max_length")
+    if not isinstance(length, int) or isinstance(length, bool):
+        raise UsageError(f"{where}: max_length is no whole number", seen=repr(length), next="max_length: 2048")
+    return length
+
+
+def _pack(given: Given) -> Work:
+    from lpt_data.pack import pack_work
+
+    encode = given.tools.encoder(given.tokenizer(given.options["tokenizer"]))
+    return pack_work(given.source.open(), encode, _pack_options(given.options, given.where), given.out)
+
+
 # -- gates
 
 
@@ -373,6 +388,7 @@ STAGES: dict[str, Stage] = {
         _fields(PairsConfig), _at(SPLIT), _pairs_config, _pairs, references=_against, parts=_pairs_parts
     ),
     "mix": Stage(_MIX_KEYS, _at(MIX), _mix_spec, _mix, reads=_mix_reads),
+    "pack": Stage(("tokenizer", "max_length"), _at(PACK), _pack_options, _pack),
     "audit": Stage(_AUDIT, _at(GATE), _gate_options, None, reads=_gate_reads, references=_against),
     "admit": Stage((*_AUDIT, "name"), _at(GATE), _gate_options, None, reads=_gate_reads, references=_against),
 }  # fmt: skip

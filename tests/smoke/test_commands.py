@@ -50,6 +50,7 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     ),
     "data split": ("problems.jsonl --key countdown --test 12 --seed 1 --out splits", DATA | {"splits", "disjoint"}),
     "data mix": ("mix.yaml --out mixed.jsonl", DATA | {"plan_hash", "domains", "phases", "warnings", "repeated"}),
+    "data pack": ("docs.jsonl --tokenizer tiny --max-length 4096 --out packed.jsonl", DATA | {"bins", "fill"}),
     "data run": ("recipe.yaml", DATA | {"stages", "recipe", "warnings", "reused"}),
     "data tokens measure": ("docs.jsonl --tokenizer tiny", {"rows", "characters", "bytes", "tokenizers"}),
     "data tokens train": (
