@@ -31,7 +31,7 @@ KINDS = ("sft", "text")
 
 
 def pack_work(dataset: Dataset, encode: Any, max_length: int, out: Path) -> Work:
-    """Return the work of packing rows for a tokenizer: `lpt_data.contracts.common.Encoder`, for text `encode_text`, too.
+    """Return the work of packing rows for a tokenizer: `contracts.common.Encoder`, for text with `encode_text`.
 
     Raises UsageError without a tokenizer or with a length that holds nothing, BadInputError for rows of another kind.
     """
