@@ -110,7 +110,8 @@ def _told(lengths: list[int], bins: list[list[int]], config: PackConfig) -> dict
 
 
 def _decisions(gone: list[tuple[int, str, str, float | None, str]], record_ids: np.ndarray) -> pa.Table:
-    rows, actions, reasons, scores, details = ([one[i] for one in gone] for i in range(5))
+    rows = [row for row, *_ in gone]
+    actions, reasons, scores, details = ([one[i] for one in gone] for i in range(1, 5))
     return decisions.table(
         {
             "row": pa.array(rows, pa.int64()),

@@ -88,7 +88,7 @@ def of_split(files: Sequence[Mapping[str, Any]], ids: np.ndarray) -> dict[str, A
     path = there[0]
     try:
         body = orjson.loads(path.read_bytes())
-        told = body["data"] if body["type"] == TYPE else None
+        told = body["data"] if body["type"] == TYPE else {}
         same = told["sha256"] == files[0]["sha256"] and told["order_sha256"] == order_sha256(ids)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInputError("the schedule beside a file is none", seen=f"{path}: {error}", next="remove it") from error

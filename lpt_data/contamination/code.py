@@ -210,7 +210,7 @@ def _windows(names: np.ndarray, codes: np.ndarray, count: int, hashes: np.ndarra
 @njit(nogil=True, cache=True)
 def _is_kept(h: np.uint64, kept: np.ndarray) -> bool:
     place = np.searchsorted(kept, h)
-    return place < len(kept) and kept[place] == h
+    return bool(place < len(kept) and kept[place] == h)
 
 
 @njit(nogil=True, cache=True)

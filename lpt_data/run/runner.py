@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lpt_data.io.sources import expand, format_of
+from lpt_data.io.sources import expand
 from lpt_data.option_values import check_names
 from lpt_data.progress import Progress, silent
 from lpt_data.run.gates import Gate, gate
@@ -59,9 +59,9 @@ class RecipeReport:
     def to_json(self) -> dict[str, Any]:
         """Return the totals, and the stages under `stages`."""
         stages = [ran.to_json() for ran in self.ran]
-        reports = {ran.spec.name: ran.report for ran in self.ran if ran.report is not None}
+        reports = {ran.spec.name: (ran.spec, ran.report) for ran in self.ran if ran.report is not None}
         more = {"exit_code": self.exit_code, "not_run": list(self.not_run), "stages": stages}
-        return {"recipe": self.recipe.ref, **totals(self.recipe, reports), **more}
+        return {"recipe": self.recipe.ref, **totals(reports), **more}
 
 
 def run(
@@ -146,6 +146,7 @@ class Flow:
             for ref in self.refers(spec):
                 if ref.partition(".")[0] not in self.recipe.made:
                     self._check_there(ref, spec)
+        self._check_outputs(stages[:end])
         return list(stages[start:end])
 
     def refers(self, spec: StageSpec) -> tuple[str, ...]:
@@ -163,6 +164,18 @@ class Flow:
                 f"the input {ref} has no file", seen=f"read by {spec.where}", next=f"--input {ref}=FILE"
             )
         expand(source.paths)
+
+    def _check_outputs(self, stages: Sequence[StageSpec]) -> None:
+        """Refuse two stages that write to one place: each would undo the other at every run."""
+        taken: dict[str, str] = {}
+        for spec in stages:
+            place = os.path.realpath(self._out(spec, "jsonl"))
+            if place in taken:
+                raise UsageError(
+                    f"the stages {taken[place]} and {spec.name} write to the same place", seen=str(spec.out),
+                    next="give each an `out` of its own, or leave it out",
+                )  # fmt: skip
+            taken[place] = spec.name
 
     # -- one stage
 
@@ -255,12 +268,16 @@ class Flow:
         layout, column = next(iter(read_as)) if len(read_as) == 1 else (None, "text")
         return Source(paths, spec.layout or layout, spec.text_column or column)
 
-    def _out(self, spec: StageSpec) -> Path:
-        """Where a stage writes: what `out` says, else a file (or a folder) of its name in the work folder."""
+    def _out(self, spec: StageSpec, extension: str | None = None) -> Path:
+        """Where a stage writes: what `out` says, else a file (or a folder) of its name in the work folder.
+
+        The file's format is that of what it reads, where that is Parquet or JSON lines.
+        """
         if spec.out is not None:
             return Path(self.recipe.path(spec.out))
         if STAGES[spec.kind].parts(spec.options) or STAGES[spec.kind].begin is None:
             return self.recipe.work / spec.name
-        first = self.find(spec.reads[0]).paths[0]
-        parquet = os.path.isfile(first) and format_of(first)[0] == "parquet"
-        return self.recipe.work / f"{spec.name}.{'parquet' if parquet else 'jsonl'}"
+        if extension is None:
+            formats = {source.format for source in expand(self.find(spec.reads[0]).paths)}
+            extension = "parquet" if formats == {"parquet"} else "jsonl"
+        return self.recipe.work / f"{spec.name}.{extension}"

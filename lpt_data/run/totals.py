@@ -8,48 +8,51 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from lpt_data.run.recipe import Recipe
+from lpt_data.run.recipe import StageSpec
 from lpt_data.run.table import STAGES
 from lpt_data.stage import StageReport
 
 
-def totals(recipe: Recipe, reports: Mapping[str, StageReport]) -> dict[str, Any]:
-    """Return the sums over the stages that ran; output and content_root are those of the last of them."""
-    bodies = {name: report.body for name, report in reports.items()}
+def totals(reports: Mapping[str, tuple[StageSpec, StageReport]]) -> dict[str, Any]:
+    """Return the sums over the stages that ran, by name; output and content_root are those of the last of them."""
+    bodies = {name: report.body for name, (_, report) in reports.items()}
     removed: Counter[str] = Counter()
     for body in bodies.values():
         removed.update(body["removed"])
-    taken = {file for body in bodies.values() for file in _inputs(body)}
-    made = {file for body in bodies.values() for file in _outputs(body)}
-    seconds = sum(0.0 if report.reused else report.body["seconds"] for report in reports.values())
-    rows_in = sum(rows for body in bodies.values() for file, rows in _inputs(body).items() if file not in made)
-    last = next(reversed(list(bodies.values())), None)
+    inside = [_place(ref, reports) for spec, _ in reports.values() for ref in spec.reads if ref.split(".")[0] in bodies]
+    seconds = sum(0.0 if report.reused else report.body["seconds"] for _, report in reports.values())
+    rows_in = sum(body["rows_in"] for body in bodies.values()) - sum(_rows(place, bodies) for place in inside)
+    rows_out = sum(body["rows_out"] for body in bodies.values()) - sum(_rows(place, bodies) for place in set(inside))
+    last = next(reversed(list(reports.values())))[1] if reports else None
     return {
-        "stage_id": last["stage_id"] if last else None,
+        "stage_id": last.body["stage_id"] if last else None,
         "rows_in": rows_in,
-        "rows_out": sum(rows for body in bodies.values() for f, rows in _outputs(body).items() if f not in taken),
+        "rows_out": rows_out,
         "repeated": sum(body.get("repeated", 0) for body in bodies.values()),
         "removed": dict(removed.most_common()),
         "quarantined": sum(body["quarantined"] for body in bodies.values()),
-        "output": last["output"] if last else None,
-        "content_root": last["content_root"] if last else None,
-        "decisions": reports[next(reversed(list(bodies)))].decisions_path if last else None,
+        "output": last.body["output"] if last else None,
+        "content_root": last.body["content_root"] if last else None,
+        "decisions": last.decisions_path if last else None,
         "seconds": round(seconds, 4),  # of what was done now; what was reused cost nothing
         "rows_per_second": round(rows_in / seconds, 1) if seconds else None,
         "peak_memory_bytes": max((body["peak_memory_bytes"] for body in bodies.values()), default=0),
-        "reused": [spec.name for spec in recipe.stages if spec.name in reports and reports[spec.name].reused],
-        "gates": [spec.name for spec in recipe.stages if STAGES[spec.kind].begin is None],
+        "reused": [name for name, (_, report) in reports.items() if report.reused],
     }
 
 
-def _inputs(body: Mapping[str, Any]) -> dict[str, int]:
-    return {file["path"]: file["rows"] for file in body["inputs"]}
+def _place(ref: str, reports: Mapping[str, tuple[StageSpec, StageReport]]) -> tuple[str, str]:
+    """The stage and the part of it that a reference names; of several parts train, as for the stage that reads it."""
+    name, _, part = ref.partition(".")
+    spec = reports[name][0]
+    return name, part or (STAGES[spec.kind].parts(spec.options) or ("",))[0]
 
 
-def _outputs(body: Mapping[str, Any]) -> dict[str, int]:
-    """The files of rows: what a stage writes beside them (a schedule, the record of a split) has none of its own."""
-    return {
-        file["path"]: file["rows"] for file in body["outputs"] if not file["path"].endswith("order_robustness.jsonl")
-    }
+def _rows(place: tuple[str, str], bodies: Mapping[str, Mapping[str, Any]]) -> int:
+    name, part = place
+    if not part:
+        return int(bodies[name]["rows_out"])
+    return sum(int(file["rows"]) for file in bodies[name]["outputs"] if Path(file["path"]).stem == part)

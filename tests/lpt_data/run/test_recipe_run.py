@@ -148,7 +148,27 @@ def test_branches_meet_again(place):
     assert mixed["rows_out"] == 20
     assert {d["domain"]: d["amount"] for d in mixed["domains"]} == {"a": 10, "b": 10}
     assert (place / "mixed.jsonl").is_file()
+    # `second` is read by `dedup` and by `fresh`, `first` by `dedup` and by `mix`: rows are counted where they are used
+    assert body["rows_in"] == CHATS + 3 + 14
     assert run_in(place).to_json()["reused"] == ["first", "second", "dedup", "fresh", "mix"]
+
+
+def test_totals_hold_when_stages_are_reused_under_other_names(place):
+    """Records name files as they were called then; sums go by what reads what."""
+    run_in(place)
+    text = LINE.replace('space,empty"}', 'space,empty", as: tidy}')
+    (place / "recipe.yaml").write_text(text)
+    body = run_in(place).to_json()
+    assert body["reused"] == ["dedup", "split"]
+    assert (body["rows_in"], body["rows_out"], body["removed"]) == (CHATS + 3, CHATS, {"normalized_duplicate": 3})
+
+
+def test_two_stages_write_to_one_place(place):
+    (place / "recipe.yaml").write_text(
+        "inputs: chats.jsonl\nstages:\n  - clean: {rules: space, out: a.jsonl}\n  - dedup: {out: ./a.jsonl}\n"
+    )
+    with pytest.raises(UsageError, match="clean and dedup write to the same place"):
+        run_in(place)
 
 
 def test_a_gate_that_says_no_ends_the_run(place):
