@@ -169,6 +169,16 @@ def test_shipped_recipes_are_in_order_and_make_sense(ref):
     assert next(iter(given.inputs.values())).paths == (__file__,)
 
 
+def test_the_documented_recipe_is_one_and_every_stage_is_documented():
+    text = (Path(__file__).parents[3] / "docs" / "recipes.md").read_text("utf-8")
+    recipe = parse_recipe(yaml.safe_load(text.split("```yaml\n", 1)[1].split("```", 1)[0]))
+    assert wrong_order(recipe) == []
+    for spec in recipe.stages:
+        STAGES[spec.kind].check(spec.options, spec.where)
+    for name in (*STAGES, *SHARED):
+        assert f"`{name.replace('_', '-')}`" in text
+
+
 def test_no_option_of_a_stage_is_one_of_the_recipes_own():
     assert not [(name, key) for name, stage in STAGES.items() for key in stage.options if key in SHARED]
 
