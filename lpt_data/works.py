@@ -32,6 +32,10 @@ class Source:
         """Open the files as one dataset."""
         return Dataset.open(self.paths, kind=kind, layout=self.layout, text_column=self.text_column)
 
+    def beside(self, paths: Sequence[str]) -> Dataset:
+        """Open other files in the same way."""
+        return replace(self, paths=tuple(paths)).open()
+
 
 def clean(source: Source, chosen: Mapping[str, Any], out: Path) -> Work:
     """Mend, mask or drop texts; `chosen` are fields of `CleanConfig`, the preset by the kind of rows when left out."""
@@ -52,9 +56,9 @@ def dedup(
     """Remove duplicates, rows that repeat one of `against` and, in the same read, those that repeat benchmark items."""
     from lpt_data.dedup import decide
 
-    reference = replace(source, paths=tuple(against)).open() if against else None
+    reference = source.beside(against) if against else None
     files = reference.files if reference is not None else ()
-    dataset, decided = source.open(), partial(decide, reference=reference)
+    dataset, decided = source.open(), partial(decide, reference=reference, output=out)
     if not benchmarks:
         return Work("dedup", dataset, config, decided, (out,), output=str(out), references=files)
     from lpt_data.contamination import config_for, load_benchmarks

@@ -25,6 +25,7 @@ SCHEDULES = ("constant", "linear", "cosine")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 MIX_SCHEDULES = ("auto", "follow", "ignore")
+EXECUTIONS = ("auto", "graph", "compiled", "eager", "rows")
 TRUNCATIONS = ("drop", "keep_start")
 _LARGEST_SEED = 2**63 - 1  # what torch takes
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.*)$", re.MULTILINE)
@@ -121,6 +122,7 @@ class SFTConfig:
     gradient_accumulation_steps: int = 1  # micro-batches an optimizer step
     per_device_eval_batch_size: int = 8  # rows
     logits_chunk: int = 1024  # token positions whose logits exist at the same time
+    execution: str = "auto"  # auto | graph | compiled | eager | rows: how a micro-batch runs; auto: the fastest
     mix_schedule: str = "auto"  # auto: the steps of the mixture where the split has one; follow; ignore
     optim: Optim = field(default_factory=Optim)
     lora: Lora = field(default_factory=Lora)
@@ -128,6 +130,7 @@ class SFTConfig:
 
     def __post_init__(self) -> None:
         one_of("truncation", self.truncation, TRUNCATIONS)
+        one_of("execution", self.execution, EXECUTIONS)
         one_of("mix_schedule", self.mix_schedule, MIX_SCHEDULES)
         for name in (
             "per_device_train_batch_size",
