@@ -90,7 +90,7 @@ def _benchmark(
         "any_50_characters": chars,
         "short_items_hit": len(np.unique(pairs.part[hit & pairs.exact])),
         "answers_hit": len(np.unique(pairs.part[hit & (pairs.part % 2 == 1) & ~pairs.code])),
-        **_programs(mine, index, pairs, hit),
+        **_programs(mine, benchmarks, index, pairs, hit),
         "undetectable_items": [
             {
                 "item": benchmarks.items[i].index,
@@ -104,15 +104,17 @@ def _benchmark(
     }
 
 
-def _programs(mine: range, index: Index, pairs: Pairs, hit: np.ndarray) -> dict[str, Any]:
+def _programs(mine: range, benchmarks: Benchmarks, index: Index, pairs: Pairs, hit: np.ndarray) -> dict[str, Any]:
     """What was looked for in the programs of a benchmark; nothing where it has none."""
     if index.code is None or not index.code.tokens[mine.start : mine.stop].any():
         return {}
     tokens = index.code.tokens[mine.start : mine.stop]
+    short = np.flatnonzero((tokens > 0) & (tokens < CODE_TOKENS)) + mine.start
     return {
         "programs": {
             "items": int(np.count_nonzero(tokens)),
-            "too_short": int(np.count_nonzero((tokens > 0) & (tokens < CODE_TOKENS))),
+            "too_short": len(short),
+            "too_short_items": [benchmarks.items[i].index for i in short.tolist()],
             "items_hit": len(np.unique(pairs.part[hit & pairs.code])),
             "rows_hit": len(np.unique(pairs.row[hit & pairs.code])),
         }

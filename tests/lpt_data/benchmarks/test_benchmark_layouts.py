@@ -110,6 +110,18 @@ def test_other_columns_tell_no_layout_and_bad_rows_are_named(tmp_path):
         read_published([lines(tmp_path / "c.jsonl", [{"problem": 1, "solution": "b"}])], "math")
 
 
+def test_an_audit_reads_the_layouts_that_are_no_rows_of_training(tmp_path):
+    from lpt_data.audit import BENCHMARK_READERS
+    from lpt_data.contracts.reference import read_benchmark
+
+    row = ",".join(f'"{cell}"' for cell in (LONG_STEM, *CHOICES, "B"))
+    (tmp_path / "rivers_test.csv").write_text(f"{row}\n{row.replace('year', 'month')}\n")
+    read = read_benchmark("mmlu", [str(tmp_path / "rivers_test.csv")], BENCHMARK_READERS)
+    assert (read.items, len(read.questions)) == (2, 2)
+    (tmp_path / "boolean.json").write_text(json.dumps({"examples": [{"input": "not True is", "target": "False"}]}))
+    assert read_benchmark("bbh", [str(tmp_path / "boolean.json")], BENCHMARK_READERS).items == 1
+
+
 def test_every_name_has_a_layout():
     assert {known.layout for known in KNOWN.values()} <= set(LAYOUTS)
     assert all(len(known.sha256) in (0, 64) and len(known.content_root) in (0, 64) for known in KNOWN.values())
