@@ -42,6 +42,7 @@ using var vector void volatile while yield console document Math Object Array Sy
 """
 KEPT = frozenset({*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_OTHER_KEYWORDS.split()} - {"_"})
 
+_DOES_SOMETHING = "=|return|print|yield"
 _PYTHON_LINE = (
     r"(?m)\bdef \w+ *\(|\bprint\(|^\s*(?:elif|else|for|if|while|with|try|except|class)\b[^;{}\n]*:[ \t]*(?:#.*)?$"
 )
@@ -113,9 +114,19 @@ def code_windows(program: str, beside: str = "") -> np.ndarray:
 
 
 def scan_code(texts: pa.Array, index: CodeIndex) -> np.ndarray:
-    """Return what the rows of a string array share with the programs: int64 [finds, 3], (row, window, end), by row."""
-    starts, data = buffers(texts)
-    return _scan(starts, data, _python(texts), _CLASS, _KEPT, index.table)
+    """Return what the rows of a string array share with the programs: int64 [finds, 3], (row, window, end), by row.
+
+    A row that neither assigns nor returns, prints or yields holds no program, and is not cut into tokens.
+    """
+    may = pc.match_substring_regex(texts, _DOES_SOMETHING)
+    rows = np.flatnonzero(may.to_numpy(zero_copy_only=False))
+    if not len(rows):
+        return np.zeros((0, 3), np.int64)
+    some = texts.filter(may)
+    starts, data = buffers(some)
+    found = _scan(starts, data, _python(some), _CLASS, _KEPT, index.table)
+    found[:, 0] = rows[found[:, 0]]
+    return found
 
 
 def _python(texts: pa.Array | list[str]) -> np.ndarray:

@@ -125,6 +125,15 @@ def test_one_loop_of_a_row_does_not_cover_two_of_the_program():
     assert coverage(twice, f"def g(one, two):\n{renamed(twice)}", "def f(one, two):") == 1.0
 
 
+def test_rows_keep_their_numbers_where_some_hold_no_program():
+    index = build_code_index([BODY], [HEAD])
+    rows = pa.array(["prose alone", OTHER_NAMES, "more prose", OTHER_NAMES], pa.large_string())
+    found = scan_code(rows, index)
+    row, item, covered = code_pairs(found[:, 0], found[:, 1], found[:, 2], index)
+    assert (row.tolist(), item.tolist(), covered.tolist()) == ([1, 3], [0, 0], [1.0, 1.0])
+    assert len(scan_code(pa.array(["prose"], pa.large_string()), index)) == 0
+
+
 def test_hostile_text_ends():
     for row in (
         '"""' * 1000,
