@@ -18,7 +18,7 @@ EXAMPLES = examples(
     "lpt data run recipe.yaml --dry-run",
     "lpt data run recipe.yaml",
     "lpt data run recipe.yaml --from dedup --until split",
-    "lpt data run lpt:sft --input input=chats.jsonl",
+    "lpt data run lpt:sft --input chats=chats.jsonl",
     "lpt data run lpt:web-text --input pages=crawl/ --json",
 )
 MOST_REASONS = 4  # shown of one stage; --json has all

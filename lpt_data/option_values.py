@@ -21,14 +21,14 @@ def plain_name(name: str) -> str:
     return name.removeprefix("--").replace("-", "_")
 
 
-def check_names(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raise UsageError with the closest names for an option that is not among `known`."""
+def check_names(given: Iterable[str], known: Iterable[str], where: str, what: str = "option") -> None:
+    """Raise UsageError with the closest names for a name that is not among `known`."""
     among = sorted(set(known))
     for name in given:
         if name not in among:
             near = difflib.get_close_matches(str(name), among, n=3, cutoff=0.5)
             listed = f"did you mean {', '.join(near)}?" if near else f"one of: {', '.join(among) or 'it has none'}"
-            raise UsageError(f"{where} has no such option", seen=name, next=listed)
+            raise UsageError(f"{where} has no such {what}", seen=name, next=listed)
 
 
 def config_of(kind: type[Config], options: Mapping[str, Any], where: str, **fixed: Any) -> Config:

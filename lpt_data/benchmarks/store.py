@@ -70,7 +70,7 @@ def add(name: str, paths: Sequence[str], catalog: Catalog, *, layout: str | None
     if layout is not None:
         from lpt_data.benchmarks.layouts import LAYOUTS
 
-        check_names([layout], LAYOUTS, "--layout")
+        check_names([layout], LAYOUTS, "--layout: a benchmark", "layout")
     published = read_published(paths, layout or (known.layout if known else None))
     if published is None:
         raise BadInputError(
@@ -111,7 +111,7 @@ def add_named(given: Sequence[str], catalog: Catalog, *, layout: str | None = No
 def _fetched(name: str, catalog: Catalog) -> Added:
     from lpt_data.benchmarks.hub import fetch
 
-    check_names([name], KNOWN, "the table of benchmarks that the hub has")
+    check_names([name], KNOWN, "the hub", "benchmark under a name known here")
     path = _folder(catalog, name) / "hub.jsonl"
     fetch(KNOWN[name], path)
     return add(name, [str(path)], catalog)

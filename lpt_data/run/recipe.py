@@ -105,7 +105,7 @@ def parse_recipe(
     if not isinstance(body, dict):
         raise UsageError("a recipe is a mapping", seen=repr(body)[:80], next="inputs: FILE, and stages: [clean, …]")
     top = {plain_name(str(key)): value for key, value in body.items()}
-    check_names(top, _KEYS, "the recipe")
+    check_names(top, _KEYS, "the recipe", "key")
     order = top.get("order", "warn")
     if order not in ORDERS:
         raise UsageError("the recipe has a wrong order", seen=repr(order), next="order: warn, or order: strict")
@@ -146,7 +146,7 @@ def _given(inputs: Mapping[str, Sequence[str]] | None, written: Any) -> dict[str
     known = _inputs(written, Path())
     for name in inputs or {}:
         if known and name not in known:
-            check_names([name], known, "the recipe's inputs")
+            check_names([name], known, "the recipe", "input")
     return {
         _name(name, "an input"): Source(tuple(paths), known[name].layout, known[name].text_column)
         if name in known
@@ -197,7 +197,7 @@ def _entry(entry: Any, place: int) -> tuple[str, dict[str, Any]]:
             f"stage {place + 1} is no stage", seen=repr(entry)[:80], next="- dedup, or - dedup: {threshold: 0.8}"
         )
     kind, options = next(iter(told.items()))
-    check_names([kind], STAGES, "the recipe's stages")
+    check_names([kind], STAGES, "a recipe", "stage")
     if options is not None and not isinstance(options, dict):
         raise UsageError(f"the options of {kind} are no mapping", seen=repr(options)[:80], next="threshold: 0.8")
     return kind, options or {}
@@ -248,7 +248,7 @@ def _check_references(spec: StageSpec, inputs: Mapping[str, Source], before: Seq
                 raise UsageError(f"{spec.where} reads a part that is not made", seen=seen, next=f"from: {name}")
             continue
         if not any(mark in ref for mark in "./*"):
-            check_names([ref], [*inputs, *rows], f"what {spec.where} may read")
+            check_names([ref], [*inputs, *rows], spec.where, "input or earlier stage")
 
 
 # -- where the text comes from

@@ -135,7 +135,7 @@ class Flow:
         stages = self.recipe.stages
         for option, name in (("--from", first), ("--until", last)):
             if name is not None:
-                check_names([name], self.recipe.made, f"{option}: the recipe")
+                check_names([name], self.recipe.made, f"{option}: the recipe", "stage")
         start = self.recipe.made.index(first) if first is not None else 0
         end = self.recipe.made.index(last) + 1 if last is not None else len(stages)
         if start >= end:

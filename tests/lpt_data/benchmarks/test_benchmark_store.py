@@ -74,7 +74,7 @@ def test_names_that_are_not_there(catalog):
     assert "lpt data benchmarks add mbpp=FILE" in error.value.next
     with pytest.raises(UsageError, match="no benchmark is called nothing"):
         added("nothing", catalog)
-    with pytest.raises(UsageError, match="no such option"):
+    with pytest.raises(UsageError, match="no such benchmark"):
         add_named(["nothing"], catalog)
 
 

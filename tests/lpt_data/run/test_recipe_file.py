@@ -39,13 +39,13 @@ def test_dashes_are_as_good_as_underscores():
 @pytest.mark.parametrize(
     ("stages", "what", "next"),
     [
-        ([{"dedupe": {}}], "stages has no such option", "dedup"),
+        ([{"dedupe": {}}], "a recipe has no such stage", "dedup"),
         ([{"dedup": {"treshold": 0.8}}], "dedup has no such option", "threshold"),
         ([{"clean": {"form": "in"}}], "clean has no such option", "from"),
         (["clean", "clean"], "called clean", "as:"),
         ([{"clean": {"as": "a/b"}}], "no name", "letters"),
         ([{"clean": {}, "dedup": {}}], "no stage", "dedup"),
-        ([{"dedup": {"from": "inputt"}}], "may read", "input"),
+        ([{"dedup": {"from": "inputt"}}], "no such input or earlier stage", "input"),
         ([{"split": {"test": 2}}, {"dedup": {"from": "split.tset"}}], "not made", "split"),
         ([{"audit": {"contract": "sft"}}, "dedup"], "makes no rows", "another"),
         ([], "no stages", "stages:"),
@@ -60,7 +60,7 @@ def test_what_means_nothing_is_refused_with_the_nearest_name(stages, what, next)
 
 
 def test_keys_of_the_recipe_itself():
-    with pytest.raises(UsageError, match="no such option") as error:
+    with pytest.raises(UsageError, match="no such key") as error:
         parse_recipe({"input": "a.jsonl", "stages": ["clean"]})
     assert error.value.next == "did you mean inputs?"
     with pytest.raises(UsageError, match="wrong order"):
@@ -192,7 +192,7 @@ def test_paths_are_those_of_the_recipes_folder(tmp_path, monkeypatch):
     assert load_recipe(str(tmp_path / "recipe.yaml"), {"chats": ["here.jsonl"]}).inputs["chats"].paths == (
         "here.jsonl",
     )
-    with pytest.raises(UsageError, match="no such option"):
+    with pytest.raises(UsageError, match="no such input"):
         load_recipe(str(tmp_path / "recipe.yaml"), {"chat": ["here.jsonl"]})
 
 
