@@ -56,7 +56,8 @@ def split_pairs(
 
     Raises UsageError for sizes or columns that make no sense, BadInputError when there are too few groups.
     """
-    work = pairs_work(dataset, config, make_folder(out), against)
+    work = pairs_work(dataset, config, Path(out), against)
+    make_folder(out)
     return work.run(catalog, progress or silent, dry_run=False, wait=5.0)
 
 

@@ -64,7 +64,8 @@ def split(
 
     Raises UsageError for counts that make no sense, BadInputError when there are fewer keys than are to be held out.
     """
-    work = split_work(dataset, config, make_folder(out))
+    work = split_work(dataset, config, Path(out))
+    make_folder(out)
     return work.run(catalog, progress or silent, dry_run=False, wait=wait)
 
 
