@@ -128,7 +128,6 @@ def _preference(algorithm: str, summary: str) -> None:
 
         _run(train, made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
-    # An annotation that names what is only known here: as text, Typer could not resolve it.
     command.__annotations__["loss"] = Annotated[str, typer.Option("--loss", help=loss_help)]
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
     app.command(algorithm, epilog=command_examples)(command)
