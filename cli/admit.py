@@ -20,8 +20,8 @@ from cli.options import (
     Policy,
     TextColumn,
     Tokenizer,
+    benchmark_paths,
     examples,
-    named_paths,
 )
 from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
 
@@ -73,7 +73,7 @@ def admit(
         {split: paths for split, paths in given.items() if paths},
         catalog=opened,
         policy=policy,
-        benchmarks=named_paths(benchmark, option="--benchmark"),
+        benchmarks=benchmark_paths(benchmark, catalog),
         against=against,
         key=key,
         encode=encoder(tokenizer),
