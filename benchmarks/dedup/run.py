@@ -204,6 +204,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     cold = dedup(few, folder, options, 0)[0].wall  # compiles every kernel
     warm = dedup(few, folder, options, 1)[0].wall
     foreseen = [*command(corpus, folder / "dry.parquet", options), "--json", "--dry-run"]
+    timed(foreseen, options.core, kernels(folder))  # compiles what it alone needs
     dry = timed(foreseen, options.core, kernels(folder))
     names = [*PEERS, *(["text_dedup"] if options.text_dedup else [])]
     runs, peers = [], {}
