@@ -50,7 +50,7 @@ def decide(
     """
     from lpt_data.dedup.predict import count_rows, foretold
 
-    bands = _check(config)
+    bands = check(config)
     told = foretold(dataset, config, output or Path("out.jsonl"), reference)
     room = budget(config.memory, thread_count(config.workers))
     if not any(source.format == "json" for source in dataset.files):  # an array would be read whole to count it
@@ -373,7 +373,8 @@ def _memory(work: Work) -> dict[str, Any]:
     return told
 
 
-def _check(config: DedupConfig) -> Bands | None:
+def check(config: DedupConfig) -> Bands | None:
+    """Raise UsageError for values that make no sense; returns the bands for near-duplicates, where they are asked."""
     unknown = [method for method in config.method if method not in METHODS]
     if unknown or not config.method:
         raise UsageError(
