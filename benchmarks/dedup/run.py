@@ -7,7 +7,7 @@ Writes benchmarks/results/dedup-<documents>.json: rates by an outside clock, pea
 removals that a plain recomputation from the raw text refutes, two floors, `plain` (read, decode, write, with orjson and
 pyarrow) and `machine` (read, hash, copy, compress, nothing parsed), and what `--dry-run` had foretold; the same of each
 peer (`peers.py`), on the first documents of the corpus, its start-up left out, which ours is
-not. With --growth, dedup-growth.json: ours alone, from the smallest to the largest number of documents.
+not. With --growth, dedup-growth-<largest>.json: ours alone, from the smallest to the largest number of documents.
 
 The first version was predicted at 26 us a document and took 47. By parts, each measured alone and warm, the least of
 nine times, for a document of 1,790 bytes and 255 words, on a core of 3.2 GHz with AVX-512:
@@ -335,7 +335,8 @@ def main() -> None:
         result = (growth if options.growth else measure)(options, Path(folder))
     told = [f"{name.replace('_', '-')} {value}" for name, value in vars(options).items() if value and name != "core"]
     result["command"] = "python benchmarks/dedup/run.py " + " ".join(f"--{one}" for one in told)
-    target = ROOT / "benchmarks" / "results" / f"dedup-{'growth' if options.growth else options.documents}.json"
+    name = f"growth-{options.growth.split(',')[-1]}" if options.growth else options.documents
+    target = ROOT / "benchmarks" / "results" / f"dedup-{name}.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2) if options.growth else as_table(result))
