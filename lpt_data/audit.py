@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lpt_data.contracts import CONTRACTS
+from lpt_data.contracts.collect import survey_split
 from lpt_data.contracts.common import (
     Encoder,
     Finding,
@@ -26,7 +27,7 @@ from lpt_data.contracts.common import (
 )
 from lpt_data.contracts.groups import COMMON_MEASURES, benchmark_hits
 from lpt_data.contracts.reference import read_against, read_benchmark
-from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey, survey_split
+from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey
 from lpt_data.dataset import Dataset
 from lpt_data.next_command import Typed, dressed
 from lpt_data.progress import Progress

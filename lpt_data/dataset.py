@@ -23,7 +23,7 @@ from lpt_data.io.sources import SourceFile, expand
 from lpt_data.layouts import Layout
 from lpt_data.record_text import KEYS, text_of
 from manifests.arrow import plain_rows
-from manifests.canon import record_id, text_ids
+from manifests.canon import canonical_bytes, id_of, record_id, text_ids
 from manifests.errors import BadInputError, RecordError
 
 
@@ -56,6 +56,19 @@ class TextBatch:
     rows: np.ndarray  # int64 [n]
     texts: pa.Array  # large_string [n], no nulls, none blank
     ids: np.ndarray  # uint8 [n, 32], canonical record ids
+
+
+@dataclass(frozen=True)
+class RecordBatch:
+    """Rows that have a record, as Python values: what rules look at."""
+
+    rows: list[int]
+    records: list[dict[str, Any]]  # canonical
+    beside: list[dict[str, Any]]  # the other columns of each row; not to be changed
+    data: list[bytes]  # canonical bytes of the records
+
+
+_NOTHING: dict[str, Any] = {}
 
 
 class Dataset:
@@ -116,20 +129,34 @@ class Dataset:
 
     def records(self) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
         """Yield each row as (row index, canonical record, other columns)."""
-        for row, record, extra, _ in self.identified():
-            yield row, record, extra
+        for batch in self.record_batches():
+            yield from zip(batch.rows, batch.records, batch.beside, strict=True)
 
     def identified(self) -> Iterator[tuple[int, dict[str, Any], dict[str, Any], bytes]]:
         """Yield each row as (row index, canonical record, other columns, record id)."""
+        for batch in self.record_batches():
+            names = [id_of(self.kind, data) for data in batch.data]
+            yield from zip(batch.rows, batch.records, batch.beside, names, strict=True)
+
+    def record_batches(self) -> Iterator[RecordBatch]:
+        """Yield the rows that have a record in batches, with the canonical bytes of each record."""
+        consumed = self.consumed
         for part in self._parts(None):
-            for place, row, record, name in self._converted(part):
-                yield part.row(place), record, self._beside(row), name
+            offsets = (part.start + part.chunk.offsets).tolist()
+            batch = RecordBatch([], [], [], [])
+            for place, row, record, data in self._converted(part):
+                batch.rows.append(offsets[place])
+                batch.records.append(record)
+                batch.beside.append(_NOTHING if row.keys() <= consumed else self._beside(row))
+                batch.data.append(data)
+            if batch.rows:
+                yield batch
 
     def as_written(self) -> Iterator[tuple[int, dict[str, Any], bytes]]:
         """Yield each row that has a record as (row index, its columns as read, record id)."""
         for part in self._parts(None):
-            for place, row, _, name in self._converted(part):
-                yield part.row(place), row, name
+            for place, row, _, data in self._converted(part):
+                yield part.row(place), row, id_of(self.kind, data)
 
     def identify(self, row: dict[str, Any]) -> bytes:
         """Return the record id of a row in the layout of this dataset; raises RecordError where it has no record."""
@@ -248,12 +275,12 @@ class Dataset:
 
     def _keyed_texts(self, part: _Part, key: str) -> TextBatch:
         rows, texts, ids = [], [], []
-        for place, _, record, name in self._converted(part):
+        for place, _, record, data in self._converted(part):
             text = self._value(part, place, record, key)
             if part.usable(place, text, key):
                 rows.append(part.row(place))
                 texts.append(text)
-                ids.append(name)
+                ids.append(id_of(self.kind, data))
         packed = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 32)
         return TextBatch(np.array(rows, np.int64), pa.array(texts, pa.large_string()), packed)
 
@@ -275,7 +302,7 @@ class Dataset:
         return {name: value for name, value in row.items() if name not in consumed}
 
     def _converted(self, part: _Part) -> Iterator[tuple[int, dict[str, Any], dict[str, Any], bytes]]:
-        """Yield (place in the chunk, columns as read, canonical record, record id) of the rows that have a record."""
+        """Yield (place in the chunk, columns as read, canonical record, its bytes) of the rows that have a record."""
         convert, kind = self._layout.convert[self.kind], self.kind
         alias = self.text_column if self.text_column != "text" else None
         records = part.chunk.records
@@ -287,13 +314,13 @@ class Dataset:
                 if typed:
                     arrow_json.refuse_typed(row, typed)
                 record = convert(row)
-                name = record_id(kind, record)
+                data = canonical_bytes(kind, record)
             except RecordError as error:
                 part.reject(place, error.reason, f"{error.what}; {error.seen}")
                 continue
             if kind == "text" and not part.usable(place, record["text"], self.text_column):
                 continue
-            yield place, row, record, name
+            yield place, row, record, data
 
     def _no_column(self, key: str) -> BadInputError:
         near = difflib.get_close_matches(key, self.columns, n=1)

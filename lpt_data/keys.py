@@ -19,7 +19,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-import sys
 import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,11 +32,12 @@ from manifests.errors import RecordError
 
 KEY_VERSION = "lpt-key/1"
 _OPERATORS = "+-*/=<>%^"
+_SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f "  # what str.split() takes for white space in ASCII
 _SAME_OPERATOR = str.maketrans({"\u2212": "-", "\u00d7": "*", "\u22c5": "*", "\u00f7": "/", "\u2044": "/"})
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_LONE_POINT = re.compile(r"(?<!\d)\.|\.(?!\d)")
-_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
-_AROUND_OPERATOR = re.compile(rf"\s*([{re.escape(_OPERATORS)}])\s*")
+# Each starts with the character that it is about, and looks back from there: `re` then skips to the next one.
+_THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
+_LONE_POINT = re.compile(r"\.(?:(?<!\d\.)|(?!\d))")
+_HYPHEN = re.compile(r"-(?<=[^\W\d_]-)(?=[^\W\d_])")
 
 
 def canonical_key(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any], normaliser: str) -> str:
@@ -65,22 +65,61 @@ def key_of(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any], norma
 
 def normalise_text(text: str) -> str:
     """Return text without case, punctuation, symbols and the shape of its spaces."""
+    if text.isascii():
+        return _plain(text, "")
     return " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_punctuation("")).split())
 
 
 def normalise_math(text: str) -> str:
     """Return text as `normalise_text` does, with numbers and operators kept."""
-    text = unicodedata.normalize("NFKC", text.translate(_SAME_OPERATOR)).casefold().translate(_SAME_OPERATOR)
-    text = _LONE_POINT.sub(" ", _THOUSANDS.sub("", text))
-    text = _HYPHEN.sub(" ", text).translate(_punctuation(_OPERATORS + "."))
-    return _AROUND_OPERATOR.sub(r"\1", " ".join(text.split()))
+    plain = text.isascii()
+    if not plain:
+        text = unicodedata.normalize("NFKC", text.translate(_SAME_OPERATOR)).casefold().translate(_SAME_OPERATOR)
+    if "," in text:
+        text = _THOUSANDS.sub("", text)
+    if "." in text:
+        text = _LONE_POINT.sub(" ", text)
+    if "-" in text:
+        text = _HYPHEN.sub(" ", text)
+    kept = _OPERATORS + "."
+    text = _plain(text, kept) if plain else " ".join(text.translate(_punctuation(kept)).split())
+    for sign in _OPERATORS:
+        if sign in text:
+            text = text.replace(f" {sign}", sign).replace(f"{sign} ", sign)
+    return text
+
+
+def _plain(text: str, kept: str) -> str:
+    """ASCII text in lower case, punctuation but `kept` and runs of white space as single blanks."""
+    return b" ".join(text.encode().translate(_ascii(kept)).split()).decode()
 
 
 @functools.cache
-def _punctuation(kept: str) -> dict[int, str]:
-    """Map every punctuation mark and symbol to a space. Letters, digits and combining marks (Hindi, Thai) stay."""
-    every = (chr(code) for code in range(sys.maxunicode + 1))
-    return {ord(c): " " for c in every if unicodedata.category(c)[0] in "PS" and c not in kept}
+def _ascii(kept: str) -> bytes:
+    """The table of `bytes.translate` that does for ASCII what NFKC, case folding and `_punctuation` do."""
+    spaced = {c for c in map(chr, range(128)) if unicodedata.category(c)[0] in "PS" and c not in kept} | set(_SPACES)
+    return bytes(32 if chr(code) in spaced else ord(chr(code).lower()) if code < 128 else code for code in range(256))
+
+
+class _Punctuation(dict[int, int]):
+    """Maps a code point to a blank where it is punctuation or a symbol, else to itself; filled as characters come.
+
+    Letters, digits and combining marks (Hindi, Thai) stay.
+    """
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def __missing__(self, code: int) -> int:
+        char = chr(code)
+        self[code] = 32 if unicodedata.category(char)[0] in "PS" and char not in self._kept else code
+        return self[code]
+
+
+@functools.cache
+def _punctuation(kept: str) -> _Punctuation:
+    return _Punctuation(kept)
 
 
 def _text_key(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any]) -> str:

@@ -5,13 +5,14 @@ What it does not do: judge whether an answer is right or good, look for personal
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
 import orjson
 
 from lpt_data.contracts import groups, rendered
-from lpt_data.contracts.common import Record, Rule, is_blank
+from lpt_data.contracts.common import Marked, Record, Rule, is_blank
 from lpt_data.contracts.survey import Contract, Parts
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -31,11 +32,15 @@ RESERVED = re.compile(
 
 def role_fault(record: Record) -> str | None:
     """The first break of turn order: system first, user and assistant in turns, tool after a call, assistant last."""
-    messages = record["messages"]
+    return _order_fault(tuple([(m.get("role"), bool(m.get("tool_calls"))) for m in record["messages"]]))
+
+
+@functools.lru_cache(4096)
+def _order_fault(turns: tuple[tuple[Any, bool], ...]) -> str | None:
+    """What is wrong with the order of (role, whether it calls tools); few orders make up a whole data set."""
     before: str | None = None
     calling = False
-    for index, message in enumerate(messages):
-        role = message.get("role")
+    for index, (role, calls) in enumerate(turns):
         if role not in ROLES:
             return f"turn {index}: unknown role {role!r}"
         if before not in MAY_FOLLOW[role]:
@@ -43,7 +48,7 @@ def role_fault(record: Record) -> str | None:
         if role == "tool" and not calling:
             return f"turn {index}: tool without a tool call before it"
         if role != "tool":
-            calling = bool(message.get("tool_calls"))
+            calling = calls
         before = role
     if before != "assistant":
         return f"ends with {before or 'nothing'}, not with assistant"
@@ -53,9 +58,9 @@ def role_fault(record: Record) -> str | None:
 def empty_turn(record: Record) -> str | None:
     """The first turn without visible text. A call without words and a tool that returned nothing are no faults."""
     for index, message in enumerate(record["messages"]):
-        if message.get("role") == "tool" or message.get("tool_calls"):
+        if not is_blank(message.get("content")):
             continue
-        if is_blank(message.get("content")):
+        if message.get("role") != "tool" and not message.get("tool_calls"):
             return f"turn {index}: {message.get('role')} is empty"
     return None
 
@@ -142,8 +147,8 @@ def parts(record: Record) -> Parts:
 RULES: dict[str, Rule] = {
     "sft.roles.bad_share": role_fault,
     "sft.turns.empty_share": empty_turn,
-    "sft.tool_calls.bad_share": tool_call_fault,
-    "sft.reserved_tokens.share": reserved_token,
+    "sft.tool_calls.bad_share": Marked(tool_call_fault, (b'"tool',)),
+    "sft.reserved_tokens.share": Marked(reserved_token, (b"<|", b"_of_turn>", b"INST]")),
 }
 MEASURES = {
     "sft.inputs.duplicated_share": groups.duplicated_inputs,

@@ -1,6 +1,6 @@
-"""One pass over each split: fixed-size facts per row, and what the rules of the contract found.
+"""What an audit knows of each split: fixed-size facts per row, and what the rules of the contract found.
 
-All that the measures need later is here, so that a million conversations are read and parsed once. Per row it holds two
+All that the measures need later is here (`lpt_data.contracts.collect` fills it in), so that a million conversations are read and parsed once. Per row it holds two
 32-byte digests (record, canonical key), two 16-byte digests (what is asked, what is learned), and three integers when a
 tokenizer is given; the text itself is not kept.
 """
@@ -26,16 +26,10 @@ from lpt_data.contracts.common import (
     TextRule,
     Verifier,
     printable,
-    strings,
 )
 from lpt_data.dataset import Dataset, Quarantine
 from lpt_data.keys import NORMALISERS, canonical_key, key_hash
-from lpt_data.progress import Progress, silent
-from manifests.errors import BadInputError, LptError, RecordError
-
-REPORT_EVERY = 1024  # records between two reports of progress
-# An encoder refuses a row with a reason; these two have a check of their own, the others are failures to render.
-GATE_OF_REASON = {"two_start_tokens": "bos", "no_stop_token": "stop"}
+from manifests.errors import BadInputError, RecordError
 
 
 @dataclass(frozen=True)
@@ -105,8 +99,8 @@ class SplitSurvey:
     rows: np.ndarray  # int64 [n]
     ids: np.ndarray  # uint8 [n, 32]
     keys: np.ndarray  # uint8 [n, 32]
-    asked: np.ndarray  # uint8 [n, 16]
-    learned: np.ndarray  # uint8 [n, 16]
+    asked: np.ndarray  # uint8 [n, 16], [0, 16] where the contract has no twins
+    learned: np.ndarray  # uint8 [n, 16], likewise
     tokens: np.ndarray  # int64 [m, 4]: position, length, supervised, kept
     faults: dict[str, list[tuple[int, str]]]  # rule id or gate -> (position, detail)
     broken: dict[str, str]  # rule id or gate -> the exception that stopped it
@@ -168,6 +162,7 @@ class Contract:
     judge: Callable[[Record, Mapping[str, Verifier]], Judgement] | None = None
     # (record, other columns, normaliser, key hash) -> the facts of a row that measures of this contract alone need
     look: Callable[[Record, Mapping[str, Any], str, bytes], Any] | None = None
+    twins: bool = True  # whether its measures compare what is asked and what is learned; else they are not hashed
     sees: tuple[str, ...] = ()  # of `audit.UNSEEN`, what this contract does look for
 
 
@@ -191,138 +186,3 @@ def row_key(kind: str, normaliser: str, row: int, record: Record, extra: Mapping
             seen=f"row {row}: {error.what}",
             next=f"choose another --key: {', '.join(NORMALISERS)} or a column that every row has",
         ) from error
-
-
-class _Collector:
-    """Growing columns of one split; `survey_split` drives it and nothing else does."""
-
-    def __init__(self, contract: Contract, normaliser: str, lent: Instruments) -> None:
-        self.contract, self.normaliser, self.lent = contract, normaliser, lent
-        self.rules, self.text_rules = dict(contract.rules), dict(contract.text_rules)
-        self.rows: list[int] = []
-        self.has_extra = False
-        self.ids, self.keys, self.asked, self.learned = bytearray(), bytearray(), bytearray(), bytearray()
-        self.tokens: list[tuple[int, int, int, int]] = []
-        self.faults: dict[str, list[tuple[int, str]]] = {}
-        self.broken: dict[str, str] = {}
-        self.judged: Counter[str] = Counter()
-        self.missing: Counter[str] = Counter()
-        self.hits: dict[str, list[tuple[int, int]]] = {}
-        self.facts: list[Any] = []
-
-    def add(self, row: int, record: Record, extra: Mapping[str, Any], name: bytes) -> None:
-        position = len(self.rows)
-        self.rows.append(row)
-        self.ids += name
-        self.has_extra = self.has_extra or bool(extra)
-        key = row_key(self.contract.name, self.normaliser, row, record, extra)
-        self.keys += key
-        parts = self.contract.parts(record)
-        self.asked += short_hash(parts.asked)
-        self.learned += short_hash(parts.learned)
-        if self.contract.look is not None:
-            self.facts.append(self.contract.look(record, extra, self.normaliser, key))
-        self.apply_rules(position, record)
-        self.look_up(position, parts.questions)
-        if self.lent.encode is not None and self.contract.render is not None:
-            self.render(position, record, self.lent.encode)
-        if self.lent.verifiers is not None and self.contract.judge is not None:
-            self.judge(position, record, self.lent.verifiers)
-
-    def fault(self, name: str, position: int, detail: str) -> None:
-        self.faults.setdefault(name, []).append((position, detail))
-
-    def apply_rules(self, position: int, record: Record) -> None:
-        for name, rule in list(self.rules.items()):
-            self.apply(name, rule, record, position, self.rules)
-        texts = strings(record)
-        for name, text_rule in list(self.text_rules.items()):
-            self.apply(name, text_rule, texts, position, self.text_rules)
-
-    def apply(
-        self, name: str, rule: Callable[[Any], str | None], value: Any, position: int, table: dict[str, Any]
-    ) -> None:
-        try:
-            detail = rule(value)
-        except Exception as error:  # a rule that breaks is an error in the report, never a pass
-            self.broken[name] = f"row {self.rows[position]}: {type(error).__name__}: {error}"
-            del table[name]
-            return
-        if detail is not None:
-            self.fault(name, position, detail)
-
-    def look_up(self, position: int, questions: list[str]) -> None:
-        if not self.lent.benchmarks:
-            return
-        for hashed in {question_hash(q) for q in questions}:
-            for benchmark in self.lent.benchmarks:
-                if (item := benchmark.questions.get(hashed)) is not None:
-                    self.hits.setdefault(benchmark.name, []).append((position, item))
-
-    def render(self, position: int, record: Record, encode: Encoder) -> None:
-        if self.contract.render is None or "render" in self.broken:
-            return
-        try:
-            tokens = self.contract.render(record, encode, self.lent.max_length)
-        except LptError as error:
-            gate = GATE_OF_REASON.get(getattr(error, "reason", ""), "render")
-            self.fault(gate, position, f"{error.what}: {error.seen}" if error.seen else error.what)
-            return
-        except Exception as error:  # the encoder itself broke: no number that rests on it can be trusted
-            self.broken["render"] = f"row {self.rows[position]}: {type(error).__name__}: {error}"
-            return
-        self.tokens.append((position, tokens.length, tokens.supervised, tokens.kept))
-        for gate, detail in tokens.faults.items():
-            self.fault(gate, position, detail)
-
-    def judge(self, position: int, record: Record, verifiers: Mapping[str, Verifier]) -> None:
-        if self.contract.judge is None:
-            return
-        judgement = self.contract.judge(record, verifiers)
-        if judgement.missing is not None:
-            self.missing[judgement.missing] += 1
-        for name, detail in judgement.results.items():
-            self.judged[name] += 1
-            if detail is not None:
-                self.fault(name, position, detail)
-
-
-def _columns(data: bytearray, width: int) -> np.ndarray:
-    return np.frombuffer(bytes(data), np.uint8).reshape(-1, width)
-
-
-def survey_split(
-    name: str,
-    dataset: Dataset,
-    contract: Contract,
-    normaliser: str,
-    lent: Instruments,
-    progress: Progress | None = None,
-) -> SplitSurvey:
-    """Read one split once and return its facts. Raises what the reader raises for files that cannot be read at all."""
-    report = progress or silent
-    seen = _Collector(contract, normaliser, lent)
-    for count, (row, record, extra, record_id) in enumerate(dataset.identified(), 1):
-        seen.add(row, record, extra, record_id)
-        if count % REPORT_EVERY == 0:
-            report(count, None, f"audit {name}")
-    report(len(seen.rows), len(seen.rows), f"audit {name}")
-    return SplitSurvey(
-        name=name,
-        dataset=dataset,
-        rows=np.asarray(seen.rows, np.int64),
-        ids=_columns(seen.ids, 32),
-        keys=_columns(seen.keys, 32),
-        asked=_columns(seen.asked, 16),
-        learned=_columns(seen.learned, 16),
-        tokens=np.asarray(seen.tokens, np.int64).reshape(-1, 4),
-        faults=seen.faults,
-        broken=seen.broken,
-        judged=seen.judged,
-        missing=seen.missing,
-        hits=seen.hits,
-        facts=seen.facts,
-        quarantined=dataset.quarantined(),
-        rows_in=dataset.rows_in,
-        has_extra=seen.has_extra,
-    )

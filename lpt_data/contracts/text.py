@@ -20,4 +20,4 @@ def parts(record: Record) -> Parts:
 
 
 RULES: dict[str, Rule] = {"text.empty_share": empty}
-CONTRACT = Contract("text", default_key="text", parts=parts, rules=RULES, measures={})
+CONTRACT = Contract("text", default_key="text", parts=parts, rules=RULES, measures={}, twins=False)
