@@ -143,7 +143,6 @@ def contract_of(name: str) -> Contract:
 
 def _report(survey: Survey, policy: Policy, typed: Typed) -> AuditReport:
     outcomes = {name: _run(measure, survey) for name, measure in _measures(survey).items()}
-    outcomes = _located(survey, outcomes)
     metrics = tuple(_metric(name, outcome) for name, outcome in outcomes.items())
     checks, _ = evaluate(policy, metrics)
     # What broke was meant to run, whether the policy insists on it or not.
@@ -176,43 +175,6 @@ def _run(measure: Measure, survey: Survey) -> Outcome:
         return measure(survey)
     except Exception as error:  # a measure that breaks is an error in the report, never a pass and never a lost report
         return Outcome(None, survey.n, status="error", reason=f"{type(error).__name__}: {error}")
-
-
-def _located(survey: Survey, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    """Return the outcomes with file and line filled in; costs a second read of the splits that have findings."""
-    places = {
-        part.name: locate(
-            part.dataset,
-            {f.row for o in outcomes.values() for f in o.findings if f.split == part.name and not f.file},
-        )
-        for part in survey.splits
-    }
-    placed = {}
-    for name, outcome in outcomes.items():
-        findings = tuple(_placed(f, places[f.split]) for f in outcome.findings)
-        placed[name] = replace(outcome, findings=findings)
-    return placed
-
-
-def _placed(finding: Finding, places: Mapping[int, tuple[str, int]]) -> Finding:
-    if finding.file or finding.row not in places:
-        return finding
-    file, line = places[finding.row]
-    return replace(finding, file=file, line=line)
-
-
-def locate(dataset: Dataset, rows: set[int]) -> dict[int, tuple[str, int]]:
-    """Return file and 1-based line of the given rows of a dataset."""
-    found: dict[int, tuple[str, int]] = {}
-    if not rows:
-        return found
-    wanted = np.fromiter(rows, np.int64, len(rows))
-    for batch in dataset.batches():
-        for index in np.flatnonzero(np.isin(batch.rows, wanted)):
-            found[int(batch.rows[index])] = (str(dataset.files[batch.file].path), int(batch.lines[index]))
-        if len(found) == len(rows):
-            break
-    return found
 
 
 def _metric(name: str, outcome: Outcome) -> Metric:

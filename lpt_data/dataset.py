@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lpt_data import arrow_json, layouts
+from lpt_data.batches import Batch, Quarantine, RecordBatch, TextBatch
 from lpt_data.columns import Columns, Shape
 from lpt_data.io.readers import Chunk, read
 from lpt_data.io.sources import SourceFile, expand
@@ -26,47 +27,7 @@ from manifests.arrow import plain_rows
 from manifests.canon import canonical_bytes, id_of, record_id, text_ids
 from manifests.errors import BadInputError, RecordError
 
-
-@dataclass(frozen=True)
-class Quarantine:
-    """A row that could not be used: where it is and why."""
-
-    row: int  # index in the input, over all files in the order given
-    file: str
-    line: int  # 1-based: line of a JSONL or CSV file, row of a Parquet file, element of a JSON array
-    reason: str
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Readable rows of one file, in order; quarantined rows leave gaps in ``rows``."""
-
-    rows: np.ndarray  # int64 [n]
-    lines: np.ndarray  # int64 [n], 1-based place in the file
-    file: int  # index into Dataset.files
-    records: list[dict[str, Any]] | pa.Table
-    raw: list[bytes] | None  # JSONL only: the line as written, without its line ending
-
-
-@dataclass(frozen=True)
-class TextBatch:
-    """The text under one key for a batch of rows."""
-
-    rows: np.ndarray  # int64 [n]
-    texts: pa.Array  # large_string [n], no nulls, none blank
-    ids: np.ndarray  # uint8 [n, 32], canonical record ids
-
-
-@dataclass(frozen=True)
-class RecordBatch:
-    """Rows that have a record, as Python values: what rules look at."""
-
-    rows: list[int]
-    records: list[dict[str, Any]]  # canonical
-    beside: list[dict[str, Any]]  # the other columns of each row; not to be changed
-    data: list[bytes]  # canonical bytes of the records
-
+__all__ = ["Batch", "Dataset", "Quarantine", "RecordBatch", "TextBatch", "invalid_utf8", "text_array"]
 
 _NOTHING: dict[str, Any] = {}
 
@@ -142,13 +103,14 @@ class Dataset:
         """Yield the rows that have a record in batches, with the canonical bytes of each record."""
         consumed = self.consumed
         for part in self._parts(None):
-            offsets = (part.start + part.chunk.offsets).tolist()
-            batch = RecordBatch([], [], [], [])
+            offsets, lines = (part.start + part.chunk.offsets).tolist(), part.chunk.lines.tolist()
+            batch = RecordBatch([], [], [], [], [], part.file)
             for place, row, record, data in self._converted(part):
                 batch.rows.append(offsets[place])
                 batch.records.append(record)
                 batch.beside.append(_NOTHING if row.keys() <= consumed else self._beside(row))
                 batch.data.append(data)
+                batch.lines.append(lines[place])
             if batch.rows:
                 yield batch
 

@@ -20,11 +20,12 @@ import functools
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from lpt_data.folding import SPACES, fold_all
 from lpt_data.layouts import countdown_problem
 from lpt_data.record_text import prompt_text
 from manifests.canon import json_text
@@ -32,7 +33,6 @@ from manifests.errors import RecordError
 
 KEY_VERSION = "lpt-key/1"
 _OPERATORS = "+-*/=<>%^"
-_SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f "  # what str.split() takes for white space in ASCII
 _SAME_OPERATOR = str.maketrans({"\u2212": "-", "\u00d7": "*", "\u22c5": "*", "\u00f7": "/", "\u2044": "/"})
 # Each starts with the character that it is about, and looks back from there: `re` then skips to the next one.
 _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
@@ -61,6 +61,24 @@ def key_hash(key: str, normaliser: str) -> bytes:
 def key_of(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any], normaliser: str) -> bytes:
     """Return the key hash of a row; RecordError where the row has no key."""
     return key_hash(canonical_key(kind, record, extra, normaliser), normaliser)
+
+
+def key_hashes(
+    kind: str, records: Sequence[Mapping[str, Any]], beside: Sequence[Mapping[str, Any]], normaliser: str
+) -> list[bytes]:
+    """Return the key hash of each row of a batch, as `key_of` does one by one."""
+    start = f"{KEY_VERSION}\0{normaliser}\0".encode()
+    if normaliser not in ("text", "math"):
+        return [key_of(kind, record, extra, normaliser) for record, extra in zip(records, beside, strict=True)]
+    texts = [prompt_text(kind, record) for record in records]
+    return [hashlib.sha256(start + key).digest() for key in normalised(texts, normaliser)]
+
+
+def normalised(texts: Sequence[str], normaliser: str) -> list[bytes]:
+    """Return each text as `normalise_text` or `normalise_math` does, in UTF-8."""
+    if normaliser == "text":
+        return fold_all(texts, _ascii(""), define=normalise_text)
+    return fold_all(texts, _ascii(_OPERATORS + "."), math=_OPERATORS, define=normalise_math)
 
 
 def normalise_text(text: str) -> str:
@@ -97,7 +115,7 @@ def _plain(text: str, kept: str) -> str:
 @functools.cache
 def _ascii(kept: str) -> bytes:
     """The table of `bytes.translate` that does for ASCII what NFKC, case folding and `_punctuation` do."""
-    spaced = {c for c in map(chr, range(128)) if unicodedata.category(c)[0] in "PS" and c not in kept} | set(_SPACES)
+    spaced = {c for c in map(chr, range(128)) if unicodedata.category(c)[0] in "PS" and c not in kept} | set(SPACES)
     return bytes(32 if chr(code) in spaced else ord(chr(code).lower()) if code < 128 else code for code in range(256))
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from lpt_data.batches import RecordBatch
 from lpt_data.contracts.common import Encoder, Marked, Record, Verifier, strings
-from lpt_data.contracts.survey import Contract, Instruments, SplitSurvey, question_hash, row_key, short_hash
-from lpt_data.dataset import Dataset, RecordBatch
+from lpt_data.contracts.survey import Contract, Instruments, SplitSurvey, question_hash, row_keys, short_hash
+from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress, silent
 from manifests.canon import id_of
 from manifests.errors import LptError
@@ -30,6 +31,8 @@ class _Collector:
         self.contract, self.normaliser, self.lent = contract, normaliser, lent
         self.rules, self.text_rules = dict(contract.rules), dict(contract.text_rules)
         self.rows: list[int] = []
+        self.lines: list[int] = []
+        self.files: list[int] = []
         self.has_extra = False
         self.ids, self.keys, self.asked, self.learned = bytearray(), bytearray(), bytearray(), bytearray()
         self.tokens: list[tuple[int, int, int, int]] = []
@@ -43,48 +46,41 @@ class _Collector:
     def add(self, batch: RecordBatch) -> None:
         contract, start = self.contract, len(self.rows)
         self.rows += batch.rows
+        self.lines += batch.lines
+        self.files += [batch.file] * len(batch.rows)
         self.ids += b"".join([id_of(contract.name, data) for data in batch.data])
         self.has_extra = self.has_extra or any(batch.beside)
-        each = list(zip(batch.rows, batch.records, batch.beside, strict=True))
-        keys = [row_key(contract.name, self.normaliser, row, record, beside) for row, record, beside in each]
+        keys = row_keys(contract.name, self.normaliser, batch.rows, batch.records, batch.beside)
         self.keys += b"".join(keys)
-        if contract.twins or self.lent.benchmarks:
-            self.compare(start, batch.records)
-        if contract.look is not None:
-            look, key = contract.look, self.normaliser
-            self.facts += [
-                look(record, beside, key, hashed) for (_, record, beside), hashed in zip(each, keys, strict=True)
-            ]
-        self.apply_rules(start, batch)
-        if self.lent.encode is not None and contract.render is not None:
-            for position, record in enumerate(batch.records, start):
-                self.render(position, record, self.lent.encode)
-        if self.lent.verifiers is not None and contract.judge is not None:
-            for position, record in enumerate(batch.records, start):
-                self.judge(position, record, self.lent.verifiers)
-
-    def compare(self, start: int, records: Sequence[Record]) -> None:
-        parts = [self.contract.parts(record) for record in records]
-        if self.contract.twins:
+        if contract.parts is not None:
+            parts = [contract.parts(record) for record in batch.records]
             self.asked += b"".join([short_hash(part.asked) for part in parts])
             self.learned += b"".join([short_hash(part.learned) for part in parts])
-        for position, part in enumerate(parts, start):
-            self.look_up(position, part.questions)
+        if contract.look is not None:
+            self.facts += contract.look(batch, self.normaliser, keys)
+        self.apply_rules(start, batch)
+        for position, record in enumerate(batch.records, start):
+            if self.lent.benchmarks:
+                self.look_up(position, contract.questions(record))
+            if self.lent.encode is not None and contract.render is not None:
+                self.render(position, record, self.lent.encode)
+            if self.lent.verifiers is not None and contract.judge is not None:
+                self.judge(position, record, self.lent.verifiers)
 
     def fault(self, name: str, position: int, detail: str) -> None:
         self.faults.setdefault(name, []).append((position, detail))
 
     def apply_rules(self, start: int, batch: RecordBatch) -> None:
-        everything = b"\n".join(batch.data)
+        where = _Marks(batch.data)
         for name, rule in list(self.rules.items()):
-            self.apply(name, rule, start, batch, everything, self.rules, lambda i: batch.records[i])
+            self.apply(name, rule, start, batch, where, self.rules, batch.records.__getitem__)
         texts: dict[int, list[str]] = {}  # of the rows that a rule on characters looks at, collected once
 
         def texts_of(i: int) -> list[str]:
             return texts[i] if i in texts else texts.setdefault(i, strings(batch.records[i]))
 
         for name, text_rule in list(self.text_rules.items()):
-            self.apply(name, text_rule, start, batch, everything, self.text_rules, texts_of)
+            self.apply(name, text_rule, start, batch, where, self.text_rules, texts_of)
 
     def apply(
         self,
@@ -92,11 +88,11 @@ class _Collector:
         rule: Callable[[Any], str | None],
         start: int,
         batch: RecordBatch,
-        everything: bytes,
+        where: _Marks,
         table: dict[str, Any],
         value: Callable[[int], Any],
     ) -> None:
-        for i in _candidates(rule, batch.data, everything):
+        for i in where.candidates(rule):
             try:
                 detail = rule(value(i))
             except Exception as error:  # a rule that breaks is an error in the report, never a pass
@@ -107,8 +103,6 @@ class _Collector:
                 self.fault(name, start + i, detail)
 
     def look_up(self, position: int, questions: list[str]) -> None:
-        if not self.lent.benchmarks:
-            return
         for hashed in {question_hash(q) for q in questions}:
             for benchmark in self.lent.benchmarks:
                 if (item := benchmark.questions.get(hashed)) is not None:
@@ -142,12 +136,24 @@ class _Collector:
                 self.fault(name, position, detail)
 
 
-def _candidates(rule: Callable[[Any], str | None], data: Sequence[bytes], everything: bytes) -> Sequence[int]:
-    """The places of the batch at which a rule can find something."""
-    if not isinstance(rule, Marked):
-        return range(len(data))
-    here = [mark for mark in rule.marks if mark in everything]
-    return [i for i, row in enumerate(data) if any(mark in row for mark in here)] if here else ()
+class _Marks:
+    """Which rows of a batch a rule is asked of."""
+
+    def __init__(self, data: Sequence[bytes]) -> None:
+        self._data = data
+        self._everything = b"\n".join(data)
+        self._wide = () if self._everything.isascii() else [i for i, row in enumerate(data) if not row.isascii()]
+
+    def candidates(self, rule: Callable[[Any], str | None]) -> Sequence[int]:
+        """The places of the batch at which a rule can find something, in order."""
+        if not isinstance(rule, Marked):
+            return range(len(self._data))
+        data = self._data
+        narrow = [mark for mark in rule.marks if mark.isascii() and mark in self._everything]
+        wide = [mark for mark in rule.marks if not mark.isascii()] if self._wide else []
+        if not narrow:
+            return [i for i in self._wide if any(mark in data[i] for mark in wide)] if wide else ()
+        return [i for i, row in enumerate(data) if any(mark in row for mark in (*narrow, *wide))]
 
 
 def _columns(data: bytearray, width: int) -> np.ndarray:
@@ -173,6 +179,8 @@ def survey_split(
         name=name,
         dataset=dataset,
         rows=np.asarray(seen.rows, np.int64),
+        lines=np.asarray(seen.lines, np.int64),
+        files=np.asarray(seen.files, np.int64),
         ids=_columns(seen.ids, 32),
         keys=_columns(seen.keys, 32),
         asked=_columns(seen.asked, 16),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, overload
 
 Record: TypeAlias = Mapping[str, Any]
 DETAIL_LIMIT = 240  # characters of a finding's detail: enough to act on, too few to flood a terminal
@@ -75,13 +75,34 @@ class Finding:
     line: int | None = None  # 1-based line (or item) of the file, None where it is not known
 
 
+class Found(Sequence[Finding]):
+    """Findings made when they are looked at: of a check that half of all rows stand behind, five are shown."""
+
+    def __init__(self, places: Sequence[Any], make: Callable[[Any], Finding]) -> None:
+        self._places, self._make = places, make
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Finding, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Finding | tuple[Finding, ...]:
+        if isinstance(index, slice):
+            return tuple(self._make(place) for place in self._places[index])
+        return self._make(self._places[index])
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The result of one measure. `value` is None unless `status` is "ok"; `reason` says why, or comments on it."""
 
     value: float | None
     n: int
-    findings: tuple[Finding, ...] = ()
+    findings: Sequence[Finding] = ()
     status: Literal["ok", "error", "skipped"] = "ok"
     reason: str = ""
     effect: str = ""  # an estimate of what the next command would change
@@ -135,6 +156,11 @@ def strings(value: Any) -> list[str]:
         elif isinstance(inner, (list, tuple)):
             waiting.extend(reversed(inner))
     return found
+
+
+def user_turns(messages: Sequence[Any]) -> list[str]:
+    """Return what the user said, turn by turn."""
+    return [m["content"] for m in messages if m.get("role") == "user" and isinstance(m.get("content"), str)]
 
 
 # White space of str.strip() plus the zero-width characters that it leaves.

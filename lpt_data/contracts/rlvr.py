@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from lpt_data.contracts import groups, rendered
-from lpt_data.contracts.common import Outcome, Record, Rule, Verifier, is_blank, share, skipped
+from lpt_data.contracts.common import Outcome, Record, Rule, Verifier, is_blank, share, skipped, user_turns
 from lpt_data.contracts.survey import Contract, Judgement, Measure, Parts, Survey
 
 # Answers that a policy hits by trying the few values there are: yes/no, one of five letters, an integer from 0 to 4.
@@ -50,10 +50,13 @@ def guessable(record: Record) -> str | None:
 
 
 def parts(record: Record) -> Parts:
-    """The prompt is asked, the answer is learned; a benchmark could contain any user turn."""
-    messages: list[dict[str, Any]] = list(record["prompt"])
-    questions = [m["content"] for m in messages if m.get("role") == "user" and isinstance(m.get("content"), str)]
-    return Parts(messages, record.get("answer"), questions)
+    """The prompt is asked, the answer is learned."""
+    return Parts(record["prompt"], record.get("answer"))
+
+
+def questions(record: Record) -> list[str]:
+    """The turns of the user."""
+    return user_turns(record["prompt"])
 
 
 def perturbed(answer: str) -> str:
@@ -202,5 +205,12 @@ MEASURES: dict[str, Measure] = {
 }
 # Operators are part of an arithmetic question, so the key keeps them: "3 - 2" and "3 + 2" are two prompts.
 CONTRACT = Contract(
-    "rlvr", default_key="math", parts=parts, rules=RULES, measures=MEASURES, render=rendered.prompt, judge=judge
+    "rlvr",
+    default_key="math",
+    parts=parts,
+    questions=questions,
+    rules=RULES,
+    measures=MEASURES,
+    render=rendered.prompt,
+    judge=judge,
 )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from lpt_data.contracts import groups, rendered
-from lpt_data.contracts.common import Marked, Record, Rule, is_blank
+from lpt_data.contracts.common import Marked, Record, Rule, is_blank, user_turns
 from lpt_data.contracts.survey import Contract, Parts
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -32,12 +33,17 @@ RESERVED = re.compile(
 
 def role_fault(record: Record) -> str | None:
     """The first break of turn order: system first, user and assistant in turns, tool after a call, assistant last."""
-    return _order_fault(tuple([(m.get("role"), bool(m.get("tool_calls"))) for m in record["messages"]]))
+    return order_fault(shape(record["messages"]))
+
+
+def shape(messages: Sequence[Record]) -> tuple[tuple[Any, bool], ...]:
+    """Return of each message its role and whether it calls tools."""
+    return tuple([(m.get("role"), bool(m.get("tool_calls"))) for m in messages])
 
 
 @functools.lru_cache(4096)
-def _order_fault(turns: tuple[tuple[Any, bool], ...]) -> str | None:
-    """What is wrong with the order of (role, whether it calls tools); few orders make up a whole data set."""
+def order_fault(turns: tuple[tuple[Any, bool], ...]) -> str | None:
+    """Return what is wrong with the order of turns of that shape; few shapes make up a whole data set."""
     before: str | None = None
     calling = False
     for index, (role, calls) in enumerate(turns):
@@ -139,9 +145,13 @@ def reserved_token(record: Record) -> str | None:
 
 def parts(record: Record) -> Parts:
     """Split a conversation into what is asked (all before the last turn, tools too) and what is learned (the last)."""
-    messages: list[dict[str, Any]] = list(record["messages"])
-    questions = [m["content"] for m in messages if m.get("role") == "user" and isinstance(m.get("content"), str)]
-    return Parts([messages[:-1], record.get("tools")], messages[-1:], questions)
+    messages: list[dict[str, Any]] = record["messages"]
+    return Parts([messages[:-1], record.get("tools")], messages[-1:])
+
+
+def questions(record: Record) -> list[str]:
+    """The turns of the user."""
+    return user_turns(record["messages"])
 
 
 RULES: dict[str, Rule] = {
@@ -162,5 +172,11 @@ MEASURES = {
     "sft.bos.double_share": rendered.double_bos,
 }
 CONTRACT = Contract(
-    "sft", default_key="text", parts=parts, render=rendered.conversation, rules=RULES, measures=MEASURES
+    "sft",
+    default_key="text",
+    parts=parts,
+    questions=questions,
+    render=rendered.conversation,
+    rules=RULES,
+    measures=MEASURES,
 )

@@ -1,21 +1,22 @@
 """What an audit knows of each split: fixed-size facts per row, and what the rules of the contract found.
 
-All that the measures need later is here (`lpt_data.contracts.collect` fills it in), so that a million conversations are read and parsed once. Per row it holds two
-32-byte digests (record, canonical key), two 16-byte digests (what is asked, what is learned), and three integers when a
-tokenizer is given; the text itself is not kept.
+All that the measures need later is here (`lpt_data.contracts.collect` fills it in), so that a million conversations are
+read and parsed once. Per row it holds its place, two 32-byte digests (record, canonical key), two 16-byte digests (what
+is asked, what is learned), and three integers when a tokenizer is given; the text itself is not kept.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
 
+from lpt_data.batches import Quarantine, RecordBatch
 from lpt_data.contracts.common import (
     CHARACTER_RULES,
     Encoder,
@@ -27,18 +28,17 @@ from lpt_data.contracts.common import (
     Verifier,
     printable,
 )
-from lpt_data.dataset import Dataset, Quarantine
-from lpt_data.keys import NORMALISERS, canonical_key, key_hash
+from lpt_data.dataset import Dataset
+from lpt_data.keys import NORMALISERS, canonical_key, key_hash, key_hashes, key_of
 from manifests.errors import BadInputError, RecordError
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A record seen as a task: `asked` and `learned` are any JSON values, `questions` what a benchmark could hold."""
+    """A record seen as a task: any JSON values."""
 
     asked: Any
     learned: Any
-    questions: list[str]
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,11 @@ class SplitSurvey:
     name: str
     dataset: Dataset
     rows: np.ndarray  # int64 [n]
+    lines: np.ndarray  # int64 [n], 1-based place in the file
+    files: np.ndarray  # int64 [n], index into dataset.files
     ids: np.ndarray  # uint8 [n, 32]
     keys: np.ndarray  # uint8 [n, 32]
-    asked: np.ndarray  # uint8 [n, 16], [0, 16] where the contract has no twins
+    asked: np.ndarray  # uint8 [n, 16], [0, 16] where the contract has no `parts`
     learned: np.ndarray  # uint8 [n, 16], likewise
     tokens: np.ndarray  # int64 [m, 4]: position, length, supervised, kept
     faults: dict[str, list[tuple[int, str]]]  # rule id or gate -> (position, detail)
@@ -117,7 +119,14 @@ class SplitSurvey:
 
     def finding(self, position: int, detail: str) -> Finding:
         """Return the finding of one record."""
-        return Finding(self.name, int(self.rows[position]), self.ids[position].tobytes().hex(), printable(detail))
+        return Finding(
+            self.name,
+            int(self.rows[position]),
+            self.ids[position].tobytes().hex(),
+            printable(detail),
+            str(self.dataset.files[self.files[position]].path),
+            int(self.lines[position]),
+        )
 
 
 @dataclass(frozen=True)
@@ -154,15 +163,15 @@ class Contract:
 
     name: str  # also the kind of its canonical records
     default_key: str
-    parts: Callable[[Record], Parts]
+    parts: Callable[[Record], Parts] | None  # None: no measure compares what is asked with what is learned
+    questions: Callable[[Record], list[str]]  # what a benchmark could hold
     rules: Mapping[str, Rule]
     measures: Mapping[str, Measure]
     text_rules: Mapping[str, TextRule] = field(default_factory=lambda: CHARACTER_RULES)
     render: Callable[[Record, Encoder, int | None], RowTokens] | None = None
     judge: Callable[[Record, Mapping[str, Verifier]], Judgement] | None = None
-    # (record, other columns, normaliser, key hash) -> the facts of a row that measures of this contract alone need
-    look: Callable[[Record, Mapping[str, Any], str, bytes], Any] | None = None
-    twins: bool = True  # whether its measures compare what is asked and what is learned; else they are not hashed
+    # (batch, normaliser, key hashes) -> the facts of each row that measures of this contract alone need
+    look: Callable[[RecordBatch, str, Sequence[bytes]], Sequence[Any]] | None = None
     sees: tuple[str, ...] = ()  # of `audit.UNSEEN`, what this contract does look for
 
 
@@ -176,13 +185,20 @@ def question_hash(text: str) -> bytes:
     return key_hash(canonical_key("text", {"text": text}, {}, "math"), "math")
 
 
-def row_key(kind: str, normaliser: str, row: int, record: Record, extra: Mapping[str, Any]) -> bytes:
-    """Return the key hash of a row; BadInputError where it has none, because it could then be on both sides unseen."""
+def row_keys(
+    kind: str, normaliser: str, rows: Sequence[int], records: Sequence[Record], beside: Sequence[Mapping[str, Any]]
+) -> list[bytes]:
+    """Return the key hash of each row; BadInputError where one has none: it could then be on both sides unseen."""
     try:
-        return key_hash(canonical_key(kind, record, extra, normaliser), normaliser)
-    except RecordError as error:
-        raise BadInputError(
-            f"a row has no canonical key {normaliser!r}",
-            seen=f"row {row}: {error.what}",
-            next=f"choose another --key: {', '.join(NORMALISERS)} or a column that every row has",
-        ) from error
+        return key_hashes(kind, records, beside, normaliser)
+    except RecordError:
+        for row, record, extra in zip(rows, records, beside, strict=True):
+            try:
+                key_of(kind, record, extra, normaliser)
+            except RecordError as error:
+                raise BadInputError(
+                    f"a row has no canonical key {normaliser!r}",
+                    seen=f"row {row}: {error.what}",
+                    next=f"choose another --key: {', '.join(NORMALISERS)} or a column that every row has",
+                ) from error
+        raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lpt_data.contracts.sft import empty_turn, parts, reserved_token, role_fault, tool_call_fault
+from lpt_data.contracts.sft import empty_turn, parts, questions, reserved_token, role_fault, tool_call_fault
 
 
 def chat(*turns: str | dict, tools: str | None = None) -> dict:
@@ -134,8 +134,9 @@ def test_text_that_looks_like_a_marker(fine):
 
 
 def test_what_is_asked_is_all_but_the_last_turn():
-    asked = parts(chat("s:x", "u:q", "a:r", "u:q2", "a:r2", tools="[]"))
+    conversation = chat("s:x", "u:q", "a:r", "u:q2", "a:r2", tools="[]")
+    asked = parts(conversation)
     assert [m["content"] for m in asked.asked[0]] == ["x", "q", "r", "q2"]
     assert asked.asked[1] == "[]"
     assert [m["content"] for m in asked.learned] == ["r2"]
-    assert asked.questions == ["q", "q2"]
+    assert questions(conversation) == ["q", "q2"]
