@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from lpt_data.contracts import CONTRACTS
+from lpt_data.contracts.answers import read_rates
 from lpt_data.contracts.collect import survey_split
 from lpt_data.contracts.common import (
     Encoder,
     Finding,
     Outcome,
+    PassRates,
     Verifier,
     share,
 )
@@ -40,7 +42,6 @@ EXAMPLES = 5  # rows shown with a metric; `rows(check)` has all of them
 BENCHMARK_READERS = tuple(CONTRACTS[name] for name in ("rlvr", "sft", "preference", "text"))
 # What no check looks for yet. A reader of a green report must not believe otherwise.
 UNSEEN = (
-    "near-duplicates between splits",
     "contamination by n-grams or by meaning (whole questions only)",
     "personal data and secrets",
     "language",
@@ -107,13 +108,17 @@ def audit(
     benchmarks: Mapping[str, Sequence[str]] | None = None,
     key: str | None = None,
     policy: str | Path | None = None,
+    languages: Sequence[str] = (),
+    pass_rates: PassRates | Sequence[str] | None = None,
     progress: Progress | None = None,
     admitting: str = "",
 ) -> AuditReport:
     """Measure every check of `contract` on the splits and judge them by `policy` (the contract's own when None).
 
     `key` names the normaliser or the column of the canonical key; None takes the contract's. `max_length` is in tokens.
-    `admitting` is the name under which the splits are being admitted; next commands then repeat the admission.
+    `languages` are those that the replies may be in, as ISO 639-1 codes; `pass_rates` are scored files, or a function
+    that knows the share of a model's samples that were right. `admitting` is the name under which the splits are being
+    admitted; next commands then repeat the admission.
     Raises what the readers raise for files that cannot be read at all, and UsageError for an unknown contract.
     """
     chosen = contract_of(contract)
@@ -121,7 +126,15 @@ def audit(
         raise UsageError("there is nothing to audit", seen="no split was given", next="name at least one file")
     judged_by = load_policy(policy, chosen.name)  # before the rows: a typing error in it should not cost a pass
     normaliser = key or chosen.default_key
+    if languages:
+        from lpt_data.clean.language import check_known  # loads the model of languages
+
+        check_known(languages)
+    rates = read_rates(pass_rates, chosen.name, normaliser) if isinstance(pass_rates, (list, tuple)) else pass_rates
     lent = Instruments(
+        languages=tuple(languages),
+        pass_rates=rates or None,
+        scored=tuple(pass_rates) if isinstance(pass_rates, (list, tuple)) else (),
         encode=encode,
         max_length=max_length,
         verifiers=verifiers,

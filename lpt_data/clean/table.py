@@ -6,6 +6,7 @@ from lpt_data.clean import language, private, quality, repair
 from lpt_data.clean.marks import AMPERSAND, ANGLE, AT, CARD, CONTROL, IBAN, IPV4, IPV6, NON_ASCII, PHONE, UNTIDY
 from lpt_data.clean.outcome import Rule
 
+_LANGUAGE = {"min_letters": language.LETTERS, "min_probability": 0.0, "sure": language.SURE}
 _TOP = {"top_2": 0.20, "top_3": 0.18, "top_4": 0.16}
 _DUPLICATE = {
     f"duplicate_{n}": limit for n, limit in zip(range(5, 11), (0.15, 0.14, 0.13, 0.12, 0.11, 0.10), strict=True)
@@ -35,7 +36,7 @@ RULES: dict[str, Rule] = {
         Rule("pii.ip", private.ip_addresses, {}, IPV4 | IPV6, private=True),
         # drop
         Rule("empty", repair.empty, {}),
-        Rule("language", language.wanted, {"min_letters": 20, "min_probability": 0.0}, needs="languages"),
+        Rule("language", language.wanted, _LANGUAGE, needs="languages"),
         Rule("gopher.words", quality.gopher_words, {"min": 50, "max": 100_000}),
         Rule("gopher.word_length", quality.gopher_word_length, {"min": 3, "max": 10, "unspaced": 0.5}),
         Rule("gopher.symbols", quality.gopher_symbols, {"max": 0.1}),

@@ -6,6 +6,7 @@ alone: one search in C over the canonical JSON of a whole batch spares nearly ev
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from lpt_data.batches import RecordBatch
 from lpt_data.contracts.common import Encoder, Marked, Record, Verifier, strings
+from lpt_data.contracts.sample import Sample
 from lpt_data.contracts.survey import Contract, Instruments, SplitSurvey, question_hash, row_keys, short_hash
 from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress, silent
@@ -27,8 +29,8 @@ GATE_OF_REASON = {"two_start_tokens": "bos", "no_stop_token": "stop"}
 class _Collector:
     """Growing columns of one split; `survey_split` drives it and nothing else does."""
 
-    def __init__(self, contract: Contract, normaliser: str, lent: Instruments) -> None:
-        self.contract, self.normaliser, self.lent = contract, normaliser, lent
+    def __init__(self, contract: Contract, kind: str, normaliser: str, lent: Instruments) -> None:
+        self.contract, self.kind, self.normaliser, self.lent = contract, kind, normaliser, lent
         self.rules, self.text_rules = dict(contract.rules), dict(contract.text_rules)
         self.rows: list[int] = []
         self.lines: list[int] = []
@@ -42,15 +44,18 @@ class _Collector:
         self.missing: Counter[str] = Counter()
         self.hits: dict[str, list[tuple[int, int]]] = {}
         self.facts: list[Any] = []
+        self.rates: list[float] = []
+        self.sample = Sample(contract.sample) if contract.sample is not None and lent.languages else None
 
     def add(self, batch: RecordBatch) -> None:
         contract, start = self.contract, len(self.rows)
         self.rows += batch.rows
         self.lines += batch.lines
         self.files += [batch.file] * len(batch.rows)
-        self.ids += b"".join([id_of(contract.name, data) for data in batch.data])
+        ids = [id_of(self.kind, data) for data in batch.data]
+        self.ids += b"".join(ids)
         self.has_extra = self.has_extra or any(batch.beside)
-        keys = row_keys(contract.name, self.normaliser, batch.rows, batch.records, batch.beside)
+        keys = row_keys(self.kind, self.normaliser, batch.rows, batch.records, batch.beside)
         self.keys += b"".join(keys)
         if contract.parts is not None:
             parts = [contract.parts(record) for record in batch.records]
@@ -58,6 +63,10 @@ class _Collector:
             self.learned += b"".join([short_hash(part.learned) for part in parts])
         if contract.look is not None:
             self.facts += contract.look(batch, self.normaliser, keys)
+        if contract.rate is not None:
+            self.rates += self.rated(batch, ids, keys)
+        if self.sample is not None:
+            self.sample.add(start, ids, batch.records)
         self.apply_rules(start, batch)
         for position, record in enumerate(batch.records, start):
             if self.lent.benchmarks:
@@ -66,6 +75,17 @@ class _Collector:
                 self.render(position, record, self.lent.encode)
             if self.lent.verifiers is not None and contract.judge is not None:
                 self.judge(position, record, self.lent.verifiers)
+
+    def rated(self, batch: RecordBatch, ids: Sequence[bytes], keys: Sequence[bytes]) -> list[float]:
+        """The pass rate of each row: the lent one, else that of its own columns, else NaN."""
+        own, lent = self.contract.rate, self.lent.pass_rates
+        if own is None or (lent is None and not self.has_extra):
+            return [math.nan] * len(ids)
+        rates = [own(beside) if beside else None for beside in batch.beside]
+        if lent is not None:
+            told = [lent(*row) for row in zip(ids, keys, batch.records, strict=True)]
+            rates = [rate if given is None else given for rate, given in zip(rates, told, strict=True)]
+        return [math.nan if rate is None else rate for rate in rates]
 
     def fault(self, name: str, position: int, detail: str) -> None:
         self.faults.setdefault(name, []).append((position, detail))
@@ -170,7 +190,7 @@ def survey_split(
 ) -> SplitSurvey:
     """Read one split once and return its facts. Raises what the reader raises for files that cannot be read at all."""
     report = progress or silent
-    seen = _Collector(contract, normaliser, lent)
+    seen = _Collector(contract, dataset.kind, normaliser, lent)
     for batch in dataset.record_batches():
         seen.add(batch)
         report(len(seen.rows), None, f"audit {name}")
@@ -192,6 +212,8 @@ def survey_split(
         missing=seen.missing,
         hits=seen.hits,
         facts=seen.facts,
+        rates=np.asarray(seen.rates, np.float64),
+        sample=seen.sample.texts() if seen.sample is not None else [],
         quarantined=dataset.quarantined(),
         rows_in=dataset.rows_in,
         has_extra=seen.has_extra,

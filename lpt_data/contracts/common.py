@@ -19,6 +19,8 @@ NO_TOKENIZER = "no tokenizer was given"
 NO_LENGTH = "no maximum length was given"
 NO_REFERENCE = "no reference was given"
 NO_BENCHMARK = "no benchmark was given"
+NO_LANGUAGE = "no language was declared"
+NO_RATES = "no row has a pass rate"
 
 
 class Encoded(Protocol):
@@ -37,8 +39,8 @@ class Encoder(Protocol):
     """A tokenizer with its chat template; raises an `LptError` for a conversation that it cannot render.
 
     Optional attributes are used where present: `bos_token_id: int | None` (its own or its `tokenizer`'s), `stop_ids`
-    (a collection of token ids) and `encode_prompt(messages) -> list[int]`. Where one is absent the check that needs it
-    is skipped, and says so.
+    (a collection of token ids), `encode_prompt(messages) -> list[int]` and `decode(ids) -> str`. Where one is absent
+    the check that needs it is skipped, and says so.
     """
 
     name: str
@@ -109,6 +111,8 @@ class Outcome:
 
 
 Rule: TypeAlias = Callable[[Record], str | None]
+# (record id, key hash, record) -> share of a model's samples that were right, None where it is not known
+PassRates: TypeAlias = Callable[[bytes, bytes, Record], float | None]
 TextRule: TypeAlias = Callable[[Sequence[str]], str | None]  # of all strings of a record, which are collected once
 
 

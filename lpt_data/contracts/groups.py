@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from lpt_data.contracts.common import NO_BENCHMARK, NO_REFERENCE, Finding, Outcome, share, skipped
+from lpt_data.contracts.near import near_share
 from lpt_data.contracts.survey import Measure, Reference, SplitSurvey, Survey
 
 
@@ -172,6 +173,7 @@ COMMON_MEASURES: dict[str, Measure] = {
     "duplicates.exact_share": exact_duplicates,
     "leakage.records": shared_records,
     "leakage.keys": shared_keys,
+    "leakage.near": near_share,
     "against.records": against_records,
     "against.keys": against_keys,
     "contamination.rows": all_benchmarks,

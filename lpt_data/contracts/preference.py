@@ -62,10 +62,11 @@ class Facts(NamedTuple):
 
 def said(side: Any) -> str:
     """Return the words of a side: its texts and tool calls, one space between them."""
-    return " ".join(" ".join(_texts(side)).split())
+    return " ".join(" ".join(spoken(side)).split())
 
 
-def _texts(side: Any) -> Iterator[str]:
+def spoken(side: Any) -> Iterator[str]:
+    """Yield the texts and tool calls of some messages."""
     for message in side:
         if message.get("content"):
             yield message["content"]
@@ -118,7 +119,7 @@ def _begin_differently(record: Record) -> bool:
     one, other = ((record[side][0].get("content") if record[side] else "") or " " for side in SIDES)
     if one[0] != other[0] and not one[0].isspace() and not other[0].isspace():
         return True
-    heads = ["".join(next(_texts(record[side]), "")[:64].split())[:8] for side in SIDES]
+    heads = ["".join(next(spoken(record[side]), "")[:64].split())[:8] for side in SIDES]
     length = min(map(len, heads))
     return heads[0][:length] != heads[1][:length]
 
@@ -167,8 +168,8 @@ def look(batch: RecordBatch, key: str, keys: Sequence[bytes]) -> list[Facts]:
         prompts = key_hashes("preference", batch.records, batch.beside, "math")
     digests, lengths = [], []
     for side in SIDES:
-        texts = [" ".join(_texts(record[side])) for record in batch.records]
-        lengths.append([sum(map(len, _texts(record[side]))) for record in batch.records])
+        texts = [" ".join(spoken(record[side])) for record in batch.records]
+        lengths.append([sum(map(len, spoken(record[side]))) for record in batch.records])
         digests.append([hashlib.sha256(words).digest()[:16] for words in spaced(texts)])
     margins = [margin(beside) if beside else None for beside in batch.beside]
     return list(map(Facts, prompts, *digests, zip(*lengths, strict=True), margins, joined))
@@ -400,5 +401,4 @@ CONTRACT = Contract(
     measures=MEASURES,
     render=render,
     look=look,
-    sees=("near-duplicates between splits",),
 )

@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from lpt_data.contracts import groups, rendered
+from lpt_data.batches import RecordBatch
+from lpt_data.contracts import groups, rendered, replies
 from lpt_data.contracts.common import Marked, Record, Rule, is_blank, user_turns
 from lpt_data.contracts.survey import Contract, Parts
 
@@ -149,6 +150,16 @@ def parts(record: Record) -> Parts:
     return Parts([messages[:-1], record.get("tools")], messages[-1:])
 
 
+def look(batch: RecordBatch, key: str, keys: Sequence[bytes]) -> list[replies.Facts]:
+    """Return what is kept of the last replies."""
+    return replies.look([reply(record) for record in batch.records])
+
+
+def reply(record: Record) -> str:
+    """Return the last reply."""
+    return replies.last_reply(record["messages"])
+
+
 def questions(record: Record) -> list[str]:
     """The turns of the user."""
     return user_turns(record["messages"])
@@ -158,6 +169,7 @@ RULES: dict[str, Rule] = {
     "sft.roles.bad_share": role_fault,
     "sft.turns.empty_share": empty_turn,
     "sft.tool_calls.bad_share": Marked(tool_call_fault, (b'"tool',)),
+    **replies.RULES,
     "sft.reserved_tokens.share": Marked(reserved_token, (b"<|", b"_of_turn>", b"INST]")),
 }
 MEASURES = {
@@ -170,6 +182,8 @@ MEASURES = {
     "sft.supervised.zero_rows": rendered.zero_supervised,
     "sft.stop.unsupervised_share": rendered.unsupervised_stops,
     "sft.bos.double_share": rendered.double_bos,
+    "sft.mask.inexact_share": rendered.inexact_masks,
+    **replies.MEASURES,
 }
 CONTRACT = Contract(
     "sft",
@@ -177,6 +191,9 @@ CONTRACT = Contract(
     parts=parts,
     questions=questions,
     render=rendered.conversation,
+    look=look,
+    sample=reply,
+    sees=("language",),
     rules=RULES,
     measures=MEASURES,
 )

@@ -22,6 +22,7 @@ from lpt_data.contracts.common import (
     Encoder,
     Finding,
     Outcome,
+    PassRates,
     Record,
     Rule,
     TextRule,
@@ -88,6 +89,9 @@ class Instruments:
     verifiers: Mapping[str, Verifier] | None = None
     against: Reference | None = None
     benchmarks: tuple[Reference, ...] = ()
+    languages: tuple[str, ...] = ()  # declared ones, ISO 639-1
+    pass_rates: PassRates | None = None
+    scored: tuple[str, ...] = ()  # the files behind them
 
 
 @dataclass
@@ -110,6 +114,8 @@ class SplitSurvey:
     missing: Counter[str]  # verifier name -> rows that name it
     hits: dict[str, list[tuple[int, int]]]  # benchmark -> (position, item)
     facts: list[Any]  # what the contract's own `look` keeps of each row, [] without one
+    rates: np.ndarray  # float64 [n], pass rate under a model, NaN where it is not known; [0] where nobody asks
+    sample: list[tuple[int, str]]  # position and text of a sample that depends on content alone
     quarantined: list[Quarantine]
     rows_in: int
     has_extra: bool  # whether any row has columns beside its record
@@ -172,6 +178,8 @@ class Contract:
     judge: Callable[[Record, Mapping[str, Verifier]], Judgement] | None = None
     # (batch, normaliser, key hashes) -> the facts of each row that measures of this contract alone need
     look: Callable[[RecordBatch, str, Sequence[bytes]], Sequence[Any]] | None = None
+    rate: Callable[[Mapping[str, Any]], float | None] | None = None  # other columns of a row -> its pass rate
+    sample: Callable[[Record], str] | None = None  # the text of a row whose language is told
     sees: tuple[str, ...] = ()  # of `audit.UNSEEN`, what this contract does look for
 
 
