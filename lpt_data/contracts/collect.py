@@ -20,7 +20,7 @@ from lpt_data.contracts.survey import Contract, Instruments, SplitSurvey, questi
 from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress, silent
 from manifests.canon import id_of
-from manifests.errors import LptError
+from manifests.errors import LptError, RecordError
 
 # An encoder refuses a row with a reason; these two have a check of their own, the others are failures to render.
 GATE_OF_REASON = {"two_start_tokens": "bos", "no_stop_token": "stop"}
@@ -133,10 +133,12 @@ class _Collector:
             return
         try:
             tokens = self.contract.render(record, encode, self.lent.max_length)
-        except LptError as error:
+        except RecordError as error:  # what is wrong with this row
             gate = GATE_OF_REASON.get(getattr(error, "reason", ""), "render")
             self.fault(gate, position, f"{error.what}: {error.seen}" if error.seen else error.what)
             return
+        except LptError:  # what is wrong with the tokenizer, and so with every row
+            raise
         except Exception as error:  # the encoder itself broke: no number that rests on it can be trusted
             self.broken["render"] = f"row {self.rows[position]}: {type(error).__name__}: {error}"
             return

@@ -138,11 +138,11 @@ def test_what_a_mark_misses_no_rule_finds():
     assert found == {name for name, _ in [*tables, *texts]}
 
 
-VERBS = "open close move copy sort read write join split merge count print build test load save".split()
+VERBS = "open close move copy sort read write join split merge count print"
 
 
 def varied(rng: random.Random) -> str:
-    return " ".join(rng.choices(VERBS, k=12)) + "."
+    return " ".join(rng.choices(VERBS.split(), k=12)) + "."
 
 
 def test_a_common_opening_and_a_common_ending_are_found_with_their_rows(tmp_path):
