@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 from lpt_data.clean import language, private, quality, repair
-from lpt_data.clean.marks import AMPERSAND, ANGLE, AT, CARD, CONTROL, IBAN, IPV4, IPV6, NON_ASCII, PHONE, UNTIDY
+from lpt_data.clean.marks import (
+    AMPERSAND,
+    ANGLE,
+    AT,
+    CARD,
+    CONTROL,
+    IBAN,
+    IPV4,
+    IPV6,
+    LOREM,
+    MOJIBAKE,
+    NON_ASCII,
+    NOTICE,
+    PHONE,
+    SECRET,
+    UNTIDY,
+)
 from lpt_data.clean.outcome import Rule
 
 _LANGUAGE = {"min_letters": language.LETTERS, "min_probability": 0.0, "sure": language.SURE}
@@ -17,18 +33,18 @@ RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
         # mend
-        Rule("unicode.mojibake", repair.mojibake, {}, NON_ASCII),
+        Rule("unicode.mojibake", repair.mojibake, {}, MOJIBAKE),
         Rule("unicode.nfc", repair.not_nfc, {}, NON_ASCII),
         Rule("unicode.control", repair.control_characters, {}, CONTROL),
         Rule("unicode.invisible", repair.invisible_characters, {}, CONTROL),
         Rule("html.tags", repair.tags, {}, ANGLE),
         Rule("html.entities", repair.entities, {}, AMPERSAND),
-        Rule("lines.boilerplate", repair.boilerplate, {"longest": 300}),
+        Rule("lines.boilerplate", repair.boilerplate, {"longest": 300}, NOTICE),
         Rule("lines.terminal_punctuation", repair.lines_without_end, {"min_words": 5}),
         Rule("space.tidy", repair.white_space, {}, UNTIDY),
         # private
-        Rule("secrets.drop", private.secrets_dropped, {}, private=True),
-        Rule("secrets.mask", private.secrets_masked, {}, private=True),
+        Rule("secrets.drop", private.secrets_dropped, {}, SECRET, private=True),
+        Rule("secrets.mask", private.secrets_masked, {}, SECRET, private=True),
         Rule("pii.email", private.email_addresses, {}, AT, private=True),
         Rule("pii.iban", private.ibans, {}, IBAN, private=True),
         Rule("pii.card", private.card_numbers, {}, CARD, private=True),
@@ -48,7 +64,7 @@ RULES: dict[str, Rule] = {
         Rule("repetition.paragraphs", quality.repeated_paragraphs, {"paragraphs": 0.3, "chars": 0.2}),
         Rule("repetition.top_ngrams", quality.top_ngrams, _TOP),
         Rule("repetition.duplicate_ngrams", quality.duplicate_ngrams, _DUPLICATE),
-        Rule("c4.lorem_ipsum", quality.c4_lorem_ipsum, {"max": 0}),
+        Rule("c4.lorem_ipsum", quality.c4_lorem_ipsum, {"max": 0}, LOREM),
         Rule("c4.curly_brackets", quality.c4_curly_brackets, {"max": 0}),
         Rule("c4.sentences", quality.c4_sentences, {"min": 3}),
         Rule("fineweb.line_ends", quality.fineweb_line_ends, {"min": 0.12}),
