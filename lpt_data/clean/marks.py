@@ -141,10 +141,8 @@ def _number(data: np.ndarray, i: int) -> int:
             found |= IPV4
     if 50 <= data[i] <= 54 and not _is_word(before) and before != 46 and before != 45 and _card(data, i):
         found |= CARD
-    if size >= 2 and _is_upper(before) and _is_upper(_at(data, i - 2)) and not _is_word(_at(data, i - 3)):
-        if _iban(data, i + 2):
-            found |= IBAN
-    return found
+    country = size >= 2 and _is_upper(before) and _is_upper(_at(data, i - 2)) and not _is_word(_at(data, i - 3))
+    return found | IBAN if country and _iban(data, i + 2) else found
 
 
 @njit(nogil=True, cache=True)
@@ -220,10 +218,10 @@ def _spelt(data: np.ndarray, i: int, word: np.ndarray) -> bool:
     """Whether a word stands at i, in letters of either case."""
     if i < 0 or i + len(word) > len(data):
         return False
-    for k in range(len(word)):
-        if _low(data[i + k]) != word[k]:
-            return False
-    return True
+    same = 0
+    while same < len(word) and _low(data[i + same]) == word[same]:
+        same += 1
+    return same == len(word)
 
 
 @njit(nogil=True, cache=True)

@@ -131,11 +131,39 @@ def _repeated(hashes: np.ndarray, sizes: np.ndarray, count: int) -> tuple[int, i
 
 
 @njit(nogil=True, cache=True)
-def _stop_bit(letters: np.uint64, stops: np.ndarray) -> int:
+def _stop_bit(data: np.ndarray, begin: int, size: int, stops: np.ndarray) -> int:
+    """The bit of the stop word that the ASCII letters from `begin` on are, 0 where they are none."""
+    letters = np.uint64(0)
+    for k in range(begin, begin + size):
+        letters = (letters << np.uint64(8)) | np.uint64(data[k] | 32)
     for k in range(len(stops)):
         if letters == stops[k]:
             return 1 << k
     return 0
+
+
+@njit(nogil=True, cache=True)
+def _add(h: np.uint64, w: np.uint64, size: int, code: np.uint32) -> tuple[np.uint64, np.uint64]:
+    """Add the character that makes a word `size` long to its hash; `w` holds those that are not folded yet."""
+    if code >= 128:
+        return fold(h, (w << np.uint64(21)) | np.uint64(code)), np.uint64(0)
+    w = (w << np.uint64(8)) | np.uint64(code)
+    return (fold(h, w), np.uint64(0)) if size & 7 == 0 else (h, w)
+
+
+@njit(nogil=True, cache=True)
+def _past_letters(
+    data: np.ndarray, i: int, end: int, h: np.uint64, w: np.uint64, size: int
+) -> tuple[int, np.uint64, np.uint64, int]:
+    """Add the ASCII letters from i on, nearly every character, to a word."""
+    while i < end:
+        low = data[i] | np.uint8(32)
+        if low < 97 or low > 122:
+            break
+        size += 1
+        h, w = _add(h, w, size, np.uint32(data[i]))
+        i += 1
+    return i, h, w, size
 
 
 @njit(nogil=True, cache=True)
@@ -149,63 +177,47 @@ def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.
     room = len(data) // 4 + 16
     words, sizes = np.empty(room, np.uint64), np.empty(room, np.int64)
     ends, feeds = np.empty(room, np.uint8), np.empty(room, np.int32)
-    count = chars = dots = letter_count = before = 0
-    letters, h, w, size = np.uint64(0), _START, np.uint64(0), 0
+    count = chars = dots = letters = letter_count = before = 0
+    h, w, size = _START, np.uint64(0), 0
     first, last, alpha = np.uint8(0), np.uint8(0), np.uint8(0)
     i, end = 0, len(data)
     while i <= end:
         begin = i
-        while i < end:  # nearly every character
-            low = data[i] | np.uint8(32)
-            if low < 97 or low > 122:
-                break
-            w = (w << np.uint64(8)) | np.uint64(data[i])
-            i += 1
-            size += 1
-            if size & 7 == 0:
-                h, w = fold(h, w), np.uint64(0)
+        i, h, w, size = _past_letters(data, i, end, h, w, size)
         if i > begin:
             first = _ALPHA if size == i - begin else first
             last, alpha, dots = _ALPHA, _ALPHA, 0
             chars += i - begin
             letter_count += i - begin
-            if letter_count <= 4:
-                for k in range(begin, i):
-                    letters = (letters << np.uint64(8)) | np.uint64(data[k] | 32)
-        code = np.uint32(_LINE_FEED)
-        if i < end and data[i] >= 128:
-            code, i = decode(data, i, end)
-            chars += 1
-        else:
-            if i < end:
-                code = np.uint32(data[i])
-                chars += 1
-            i += 1
+            letters = begin
+        chars += i < end
+        code, i = decode(data, i, end) if i < end else (np.uint32(_LINE_FEED), i + 1)
         kind = classes[code] if code < len(classes) else np.uint8(0)
         if kind & (_ALPHA | _OWN) == _ALPHA:
             first = kind if size == 0 else first
             last, alpha, dots = kind, _ALPHA, 0
             size += 1
-            h, w = fold(h, (w << np.uint64(21)) | np.uint64(code)), np.uint64(0)
+            h, w = _add(h, w, size, code)
             letter_count += 9  # longer than any stop word
             continue
         if letter_count:
             if letter_count <= 4:
-                counts[5] |= _stop_bit(letters, stops)
-            letters, letter_count = np.uint64(0), 0
+                counts[5] |= _stop_bit(data, letters, letter_count, stops)
+            letter_count = 0
         if kind & (_SPACE | _OWN):
             if count + 2 >= len(words):
                 words, sizes, ends, feeds = _grown(words), _grown(sizes), _grown(ends), _grown(feeds)
             if size:
                 words[count], sizes[count], feeds[count] = fmix64(fold(h, w) + np.uint64(size)), size, before
-                ends[count] = (
-                    (first & _BULLET) | (last & (_TERMINAL | _END)) | alpha | (_DOTS if dots >= 3 else np.uint8(0))
-                )
+                ends[count] = (first & _BULLET) | (last & (_TERMINAL | _END)) | alpha
+                if dots >= 3:
+                    ends[count] |= _DOTS
                 count += 1
                 h, w, size, before, alpha = _START, np.uint64(0), 0, 0, np.uint8(0)
             dots = 0
             if kind & _OWN:
-                words[count], sizes[count], feeds[count] = fmix64(fold(_START, np.uint64(code)) + np.uint64(1)), 1, before
+                words[count] = fmix64(fold(_START, np.uint64(code)) + np.uint64(1))
+                sizes[count], feeds[count] = 1, before
                 ends[count] = kind & (_OWN | _QUARTER | _ALPHA)
                 count += 1
                 before = 0
@@ -216,12 +228,7 @@ def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.
         first = kind if size == 0 else first
         last = kind
         size += 1
-        if code >= 128:
-            h, w = fold(h, (w << np.uint64(21)) | np.uint64(code)), np.uint64(0)
-        else:
-            w = (w << np.uint64(8)) | np.uint64(code)
-            if size & 7 == 0:
-                h, w = fold(h, w), np.uint64(0)
+        h, w = _add(h, w, size, code)
         dots = dots + 1 if code == _DOT else (3 if code == _ELLIPSIS else 0)
         counts[4] += dots == 3
         counts[2] += code == 35
