@@ -159,7 +159,7 @@ _TERMINAL = (".", "!", "?", '"', "'", "\u201d", "\u2026", "\u3002", "\uff01", "\
 def lines_without_end(doc: Document, limits: Limits) -> Outcome:
     """Keep only lines that end with terminal punctuation and have `min_words` words (C4: Raffel et al. 2020).
 
-    In no preset: it removes headings, lists and code; FineWeb (Penedo et al. 2024, section 3.5) left it out as well.
+    In no preset: it removes headings, lists and code; FineWeb (Penedo et al. 2024) left it out as well.
     """
     least = int(limits["min_words"])
     lines = doc.text.split("\n")

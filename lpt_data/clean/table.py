@@ -76,16 +76,27 @@ RULES: dict[str, Rule] = {
 
 _PRIVATE = tuple(name for name in RULES if name.startswith("pii."))
 _MEND = ("unicode.mojibake", "unicode.nfc", "unicode.control", "unicode.invisible")
+# What web pages must not have and technical documents do: code, tables, lists, headings, lines that repeat.
+_PAGES_ALONE = ("c4.curly_brackets", *(name for name in RULES if name.startswith("fineweb.")))
 _SECRETS = ("secrets.drop", "secrets.mask")  # one of them, by `--secrets`
 
 # What runs by default; `none` is the start of a --rules list of one's own.
 PRESETS: dict[str, tuple[str, ...]] = {
     "web": tuple(name for name in RULES if name != "lines.terminal_punctuation"),
+    "docs": tuple(name for name in RULES if name not in ("lines.terminal_punctuation", *_PAGES_ALONE)),
     "sft": (*_MEND, *_SECRETS, *_PRIVATE, "empty"),
     "code": ("unicode.control", *_SECRETS, *_PRIVATE, "empty", "gopher.words", "repetition.lines"),
     "none": (),
 }
 # A preset's own thresholds, where the kind of text asks for others than the papers' web pages.
 PRESET_LIMITS: dict[str, dict[str, dict[str, float]]] = {
+    "docs": {
+        "gopher.alphabetic": {"min": 0.6},
+        "gopher.word_length": {"max": 14},
+        "gopher.symbols": {"max": 0.2},
+        "repetition.lines": {"lines": 0.6, "chars": 0.4},
+        "repetition.paragraphs": {"paragraphs": 0.6, "chars": 0.4},
+        "repetition.duplicate_ngrams": {name: 2 * limit for name, limit in _DUPLICATE.items()},
+    },
     "code": {"gopher.words": {"min": 5}, "repetition.lines": {"lines": 0.7, "chars": 0.6}},
 }
