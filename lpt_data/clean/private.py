@@ -23,8 +23,8 @@ _NO_ADDRESS = re.compile(r"(?:^|\.)(?:example(?:\.(?:com|net|org))?|invalid|loca
 
 
 def email_addresses(doc: Document, limits: Limits) -> Outcome:
-    """Mask e-mail addresses (Dolma: Soldaini et al. 2024, arXiv 2402.00159; FineWeb), but none of a reserved domain such
-    as example.com, and not the `git@` of a repository.
+    """Mask e-mail addresses (Dolma: Soldaini et al. 2024; FineWeb), but none of a reserved domain such as example.com,
+    and not the `git@` of a repository.
     """
     text, kept, at, start = doc.text, [], 0, doc.text.find("@")
     while start >= 0:
