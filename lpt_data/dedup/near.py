@@ -17,11 +17,14 @@ from numba import njit
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import TextBatch
 from lpt_data.dedup import exact, lsh, templates
+from lpt_data.dedup.lsh import find_root
+from lpt_data.dedup.memory import budget
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import REFERENCE
 from lpt_data.dedup.rows import read, sketched_again
-from lpt_data.dedup.stage import find
-from lpt_data.dedup.witness import _score
+from lpt_data.dedup.spill import Spill
+from lpt_data.dedup.stage import Work, find
+from lpt_data.dedup.witness import similarity, sizes_reach
 
 
 def components(batches: Iterable[TextBatch], threshold: float, ngram: int = DedupConfig.ngram) -> np.ndarray:
@@ -31,11 +34,10 @@ def components(batches: Iterable[TextBatch], threshold: float, ngram: int = Dedu
     """
     bands = lsh.choose_bands(threshold)
     rows = read(batches, Scheme(ngram, bands.num_perm, DedupConfig.seed), bands, map)
-    sketch = rows.sketch
-    same = exact.classes(sketch.sequence, sketch.tokens, lambda positions: positions, rows.text)
+    same = exact.classes(rows.sequence, rows.tokens, lambda positions: positions, rows.text)
     root = same.leader.copy()
-    leads = np.flatnonzero((root == np.arange(len(root))) & (sketch.shingles > 0))
-    grouped = lsh.buckets(sketch.keys[leads])
+    leads = np.flatnonzero((root == np.arange(len(root))) & (rows.shingles > 0))
+    grouped = lsh.buckets(rows.keys_of(leads))
     meets = (grouped.of_row >= 0).any(axis=0)
     positions = leads[meets]
     sets = rows.shingle_sets(positions, ngram, map)
@@ -59,20 +61,15 @@ def nearest(
     bands = lsh.choose_bands(threshold)
     scheme = Scheme(config.ngram, bands.num_perm, config.seed)
     share = templates.share_for(None, kind, "prompt")
-    rows = read(chain(before, batches), scheme, None if share else bands, map)
-    if share:
-        rows = sketched_again(rows, templates.find(rows, share, scheme, map).table, scheme, bands, map)
-    removals, _ = find(replace(rows, references=count), config, bands)
+    with Spill(None) as file:
+        work = Work(config, bands, scheme, map, file, budget(None))
+        rows = read(chain(before, batches), scheme, None if share else bands, map, spill=file, budget=work.budget)
+        if share:
+            frame = templates.find(rows, share, scheme, map)
+            rows = sketched_again(rows, frame.table, scheme, bands, map, file, work.budget)
+        removals, _ = find(replace(rows, references=count), work)
     found = np.where(removals.reason == REFERENCE, removals.witness, -1)[count:]
     return found, removals.score[count:]
-
-
-@njit(nogil=True, cache=True)
-def _find(parent: np.ndarray, i: int) -> int:
-    while parent[i] != i:
-        parent[i] = parent[parent[i]]
-        i = parent[i]
-    return i
 
 
 @njit(nogil=True, cache=True)
@@ -95,11 +92,13 @@ def _join(
                 if seen[other] == row:
                     continue
                 seen[other] = row
-                a, b = _find(parent, row), _find(parent, other)
-                if a != b and _score(starts, ends, values, row, other, threshold) >= threshold:
+                a, b = find_root(parent, row), find_root(parent, other)
+                if a == b or not sizes_reach(starts, ends, row, other, threshold):
+                    continue
+                if similarity(starts, ends, values, row, other) >= threshold:
                     parent[max(a, b)] = min(a, b)
             slots[first[bucket] + filled[bucket]] = row
             filled[bucket] += 1
     for row in range(rows):
-        parent[row] = _find(parent, row)
+        parent[row] = find_root(parent, row)
     return parent
