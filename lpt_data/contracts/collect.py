@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lpt_data.batches import RecordBatch
 from lpt_data.contracts.common import Encoder, Marked, Record, Verifier, strings
@@ -162,20 +164,24 @@ class _Marks:
     """Which rows of a batch a rule is asked of."""
 
     def __init__(self, data: Sequence[bytes]) -> None:
+        everything = b"".join(data)
+        ends = np.cumsum([0, *map(len, data)], dtype=np.int64)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(everything)]
         self._data = data
-        self._everything = b"\n".join(data)
-        self._wide = () if self._everything.isascii() else [i for i, row in enumerate(data) if not row.isascii()]
+        self._column = pa.Array.from_buffers(pa.large_string(), len(data), buffers)
+        self._wide = () if everything.isascii() else [i for i, row in enumerate(data) if not row.isascii()]
 
     def candidates(self, rule: Callable[[Any], str | None]) -> Sequence[int]:
         """The places of the batch at which a rule can find something, in order."""
         if not isinstance(rule, Marked):
             return range(len(self._data))
+        found = np.zeros(len(self._data), bool)
+        for pattern in rule.patterns:
+            found |= pc.match_substring_regex(self._column, pattern).to_numpy(zero_copy_only=False)
         data = self._data
-        narrow = [mark for mark in rule.marks if mark.isascii() and mark in self._everything]
-        wide = [mark for mark in rule.marks if not mark.isascii()] if self._wide else []
-        if not narrow:
-            return [i for i in self._wide if any(mark in data[i] for mark in wide)] if wide else ()
-        return [i for i, row in enumerate(data) if any(mark in row for mark in (*narrow, *wide))]
+        if rule.marks:
+            found[[i for i in self._wide if any(mark in data[i] for mark in rule.marks)]] = True
+        return np.flatnonzero(found).tolist()
 
 
 def _columns(data: bytearray, width: int) -> np.ndarray:

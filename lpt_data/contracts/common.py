@@ -118,13 +118,15 @@ TextRule: TypeAlias = Callable[[Sequence[str]], str | None]  # of all strings of
 
 @dataclass(frozen=True)
 class Marked:
-    """A rule on a record or its texts that can find something only where one of `marks` stands in its canonical JSON.
+    """A rule on a record or its texts that is asked only where the canonical JSON of the row may hold what it finds.
 
-    What a mark misses the rule never sees: a test holds the two against each other.
+    `patterns` are searched for in every row (RE2, compiled; a plain text is a pattern and the fastest one), `marks` in
+    the rows that are not ASCII. What both miss the rule never sees: a test holds the two against each other.
     """
 
     rule: Callable[[Any], str | None]
-    marks: tuple[bytes, ...]
+    patterns: tuple[str, ...] = ()
+    marks: tuple[bytes, ...] = ()
 
     def __call__(self, value: Any) -> str | None:
         """Return what the rule says."""
@@ -214,7 +216,9 @@ def mojibake(texts: Sequence[str]) -> str | None:
 
 # JSON writes control characters as \\u00XX, but U+0008 as \\b and DEL as it is; C1 is C2 80 to C2 9F in UTF-8.
 CHARACTER_RULES: dict[str, TextRule] = {
-    "characters.nul_share": Marked(nul_character, (b"\\u0000",)),
-    "characters.control_share": Marked(control_character, (b"\\u00", b"\\b", b"\x7f", b"\xc2", b"\xef\xbf\xbd")),
-    "characters.mojibake_share": Marked(mojibake, (b"\xc3\x83", b"\xc3\x82", b"\xc3\xa2\xe2\x82\xac")),
+    "characters.nul_share": Marked(nul_character, (r"\\u0000",)),
+    "characters.control_share": Marked(
+        control_character, (r"\\u00", r"\\b", r"\x7f"), marks=(b"\xc2", b"\xef\xbf\xbd")
+    ),
+    "characters.mojibake_share": Marked(mojibake, marks=(b"\xc3\x83", b"\xc3\x82", b"\xc3\xa2\xe2\x82\xac")),
 }

@@ -62,9 +62,12 @@ def conflicting_outputs(survey: Survey) -> Outcome:
     """Share of rows whose input also occurs in their split with another output."""
     findings: list[Finding] = []
     for part in survey.splits:
+        every = as_bytes(part.asked)
+        again = {asked for asked, times in Counter(every).items() if times > 1}
         groups: dict[bytes, list[int]] = {}
-        for position, asked in enumerate(as_bytes(part.asked)):
-            groups.setdefault(asked, []).append(position)
+        for position, asked in enumerate(every) if again else ():
+            if asked in again:
+                groups.setdefault(asked, []).append(position)
         learned = as_bytes(part.learned)
         for positions in groups.values():
             if len({learned[p] for p in positions}) < 2:

@@ -75,10 +75,6 @@ REFUSAL = re.compile(
     rf"|(?:\A|\bbut )[Ss]orry,? (?:but )?I ?{_NOT}\b"
     r"|\b[Ii] must (?:respectfully )?(?:decline|refuse)\b|\bI (?:respectfully )?(?:decline|refuse) to\b"
 )
-_REFUSAL_MARKS = (
-    b"can't", b"can\xe2\x80\x99t", b"cant", b"cannot", b"can not", b"won't", b"wont", b"won\xe2\x80\x99t",
-    b"will not", b"able to", b"decline", b"refuse", b"orry", b"afraid",
-)  # fmt: skip
 SELF = re.compile(
     r"\b[Aa]s an? (?:AI|artificial intelligence|large language|language|ai)(?: language)?(?: model| assistant|, I\b)"
     r"|\bI(?:['\u2019]m| am) (?:just |only |merely )?an? (?:AI|artificial intelligence|large language model"
@@ -88,10 +84,11 @@ SELF = re.compile(
     r"|DeepSeek|Mistral)"
     r"|\b[Mm]y (?:knowledge|training)(?: data)? (?:cut-?off|cuts off|only goes)"
 )
-_SELF_MARKS = (
-    b"s an AI", b"s an ai", b"artificial intelligence", b"language model", b"language assistant", b"language, I",
-    b"I am ", b"I'm ", b"I\xe2\x80\x99m ", b"I was ", b"y knowledge", b"y training",
-)  # fmt: skip
+
+
+def _anywhere(pattern: re.Pattern[str]) -> str:
+    """The same pattern without its anchors: in JSON a line break before a word is a letter."""
+    return pattern.pattern.replace(r"\b", "").replace(r"\A", "").replace(r"\u2019", "\u2019")
 
 
 def refusal(record: Record) -> str | None:
@@ -115,8 +112,8 @@ def _around(text: str, found: re.Match[str]) -> str:
 
 
 RULES = {
-    "sft.refusals.share": Marked(refusal, _REFUSAL_MARKS),
-    "sft.self_reference.share": Marked(self_reference, _SELF_MARKS),
+    "sft.refusals.share": Marked(refusal, (_anywhere(REFUSAL),)),
+    "sft.self_reference.share": Marked(self_reference, (_anywhere(SELF),)),
 }
 
 
@@ -134,8 +131,8 @@ def _same(end: str) -> Measure:
         most = max(counts.values())
         top = min(words for words, n in counts.items() if n == most)  # of equals the first by letter, not by place
         places = [(part, p) for part, p, words in each if words == top]
-        others = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[1:4]
-        said = "; ".join(f"{words!r} {n}" for words, n in others)
+        others = sorted((-n, words) for words, n in counts.items() if n > 1 and words != top)[:3]
+        said = "; ".join(f"{words!r} {-n}" for n, words in others)
         return Outcome(
             most / len(each),
             len(each),

@@ -168,9 +168,9 @@ def questions(record: Record) -> list[str]:
 RULES: dict[str, Rule] = {
     "sft.roles.bad_share": role_fault,
     "sft.turns.empty_share": empty_turn,
-    "sft.tool_calls.bad_share": Marked(tool_call_fault, (b'"tool',)),
+    "sft.tool_calls.bad_share": Marked(tool_call_fault, ('"tool',)),
     **replies.RULES,
-    "sft.reserved_tokens.share": Marked(reserved_token, (b"<|", b"_of_turn>", b"INST]")),
+    "sft.reserved_tokens.share": Marked(reserved_token, (r"<\|", "_of_turn>", r"INST\]")),
 }
 MEASURES = {
     "sft.inputs.duplicated_share": groups.duplicated_inputs,

@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
@@ -34,8 +34,7 @@ from lpt_data.keys import NORMALISERS, canonical_key, key_hash, key_hashes, key_
 from manifests.errors import BadInputError, RecordError
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """A record seen as a task: any JSON values."""
 
     asked: Any
