@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Measures `lpt data audit` without a tokenizer as a whole process on one core, against the same checks written plainly.
+"""Measures `lpt data audit` without a tokenizer as a whole process on one core, beside plain ones.
 
 usage: run.py [--megabytes 100] [--runs 3]
-Writes benchmarks/results/audit.json. Rows are made of the public sets in ../shared/data, a number in each so that no row
-repeats: `text` 1.2 KB of an EIP, `sft` one exchange of code_alpaca with a GSM8K solution behind it, `preference` a GSM8K
-question with two answers, `rlvr` GSM8K with its gold. The rate is rows by the processor time of the process, start
-included. `read` is what reading and converting the same rows costs without one check, in a process of its own.
+Writes benchmarks/results/audit.json. Rows are made of the public sets in ../shared/data, a number in each so that none
+repeats: `text` 1.2 KB of an EIP, `sft` one exchange of code_alpaca with a GSM8K solution behind it, `preference` a
+GSM8K question with two answers, `rlvr` GSM8K with its gold. The rate is rows by the processor time of the process,
+start included. `read` is what reading and converting the same rows costs without one check, in a process of its own.
 
-Expected of a row of 0.7 KB, from operations timed alone: parse 2 us, layout and canonical JSON 4, SHA-256 of the record,
-the key and both halves 4, key 3, rules 4, facts 2: 19 us, so 50,000 rows a second. An `rlvr` row runs its verifier five
-times besides; that time is the verifier's.
+Expected of a row of 0.7 KB, from operations timed alone: parse 2 us, layout and canonical JSON 4, SHA-256 of the
+record, the key and both halves 4, key 3, rules 4, facts 2: 19 us, so 50,000 rows a second. An `rlvr` row runs its
+verifier five times besides; that time is the verifier's.
 """
 
 from __future__ import annotations
