@@ -1,7 +1,7 @@
 """A second peer: datatrove's own filters of the same families, one document after the other, in one process.
 
-Gopher's repetition and quality, C4 and FineWeb as `datatrove.pipeline.filters` have them. Words are split at white space
-in place of spaCy, which is slower and not installed. Nothing is mended or masked: that is left out of its work.
+Gopher's repetition and quality, C4 and FineWeb as `datatrove.pipeline.filters` have them. Words are split at white
+space in place of spaCy, which is slower and not installed. Nothing is mended or masked: that is left out of its work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from datatrove.pipeline.filters import (
     GopherRepetitionFilter,
 )
 from datatrove.utils import word_tokenizers
-
 
 SENTENCE = re.compile(r"[.!?]\s+")
 

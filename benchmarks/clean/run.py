@@ -17,9 +17,10 @@ two lines are estimates:
   patterns                  only where marks say so; boilerplate lower-cases all of it                      5 ms
 which is 50 ms, so 20 MB/s, and 1.5 s to start.
 
-First measured: 147 ms a megabyte. Looked into since, in ms a megabyte of EIPs, before and now: secrets 10 and 0.5, mojibake
-16 and 1, boilerplate 6 and 0.9, white space 6.5 and 0.9, lorem ipsum 3.4 and 0, cards, phones and IBANs 7.5 and 1.1, all by
-marks that say where they may be; words and lines 11.5 and 9, n-grams 8 and 5. The rest is reading twice, ids and writing.
+First measured: 147 ms a megabyte. Looked into since, in ms a megabyte of EIPs, before and now: secrets 10 and 0.5,
+mojibake 16 and 1, boilerplate 6 and 0.9, white space 6.5 and 0.9, lorem ipsum 3.4 and 0, cards, phones and IBANs 7.5
+and 1.1, all by marks that say where they may be; words and lines 11.5 and 9, n-grams 8 and 5. The rest is reading
+twice, ids and writing.
 """
 
 from __future__ import annotations

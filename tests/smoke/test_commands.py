@@ -52,7 +52,8 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
         {"output", "sha256", "vocabulary", "asked"},
     ),
     "data audit": (
-        "train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown --languages en", AUDIT
+        "train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown --languages en",
+        AUDIT,
     ),
     "data drop": (
         "splits/train.jsonl --contract rlvr --key countdown --against splits/test.jsonl --check against.keys "
