@@ -54,7 +54,7 @@ def take_list(row: Row, *names: str) -> list[Any]:
         except ValueError:
             raise wrong("a list", names[0], value) from None
     if isinstance(value, (list, tuple)):
-        return list(value)
+        return value if type(value) is list else list(value)
     raise wrong("a list", names[0], value)
 
 

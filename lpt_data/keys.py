@@ -33,7 +33,8 @@ from manifests.errors import RecordError
 
 KEY_VERSION = "lpt-key/1"
 _OPERATORS = "+-*/=<>%^"
-_SAME_OPERATOR = str.maketrans({"\u2212": "-", "\u00d7": "*", "\u22c5": "*", "\u00f7": "/", "\u2044": "/"})
+_SAME_OPERATOR = {"\u2212": "-", "\u00d7": "*", "\u22c5": "*", "\u00f7": "/", "\u2044": "/"}
+_WIDE = re.compile(r"[^\x00-\x7f]")
 # Each starts with the character that it is about, and looks back from there: `re` then skips to the next one.
 _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _LONE_POINT = re.compile(r"\.(?:(?<!\d\.)|(?!\d))")
@@ -83,33 +84,44 @@ def normalised(texts: Sequence[str], normaliser: str) -> list[bytes]:
 
 def normalise_text(text: str) -> str:
     """Return text without case, punctuation, symbols and the shape of its spaces."""
-    if text.isascii():
-        return _plain(text, "")
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_punctuation("")).split())
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text).casefold()
+    return _spaced(text, "")
 
 
 def normalise_math(text: str) -> str:
     """Return text as `normalise_text` does, with numbers and operators kept."""
-    plain = text.isascii()
-    if not plain:
-        text = unicodedata.normalize("NFKC", text.translate(_SAME_OPERATOR)).casefold().translate(_SAME_OPERATOR)
+    if not text.isascii():
+        text = _same_operators(unicodedata.normalize("NFKC", _same_operators(text)).casefold())
     if "," in text:
         text = _THOUSANDS.sub("", text)
     if "." in text:
         text = _LONE_POINT.sub(" ", text)
     if "-" in text:
         text = _HYPHEN.sub(" ", text)
-    kept = _OPERATORS + "."
-    text = _plain(text, kept) if plain else " ".join(text.translate(_punctuation(kept)).split())
+    text = _spaced(text, _OPERATORS + ".")
     for sign in _OPERATORS:
         if sign in text:
             text = text.replace(f" {sign}", sign).replace(f"{sign} ", sign)
     return text
 
 
-def _plain(text: str, kept: str) -> str:
-    """ASCII text in lower case, punctuation but `kept` and runs of white space as single blanks."""
-    return b" ".join(text.encode().translate(_ascii(kept)).split()).decode()
+def _same_operators(text: str) -> str:
+    for other, sign in _SAME_OPERATOR.items():
+        if other in text:
+            text = text.replace(other, sign)
+    return text
+
+
+def _spaced(text: str, kept: str) -> str:
+    """Blank punctuation and symbols but `kept`, and let single blanks stand for white space; ASCII in lower case."""
+    data = text.encode()
+    if len(data) > len(text) and 8 * (len(data) - len(text)) > len(text):
+        return " ".join(text.translate(_punctuation(kept)).split())
+    if len(data) > len(text):  # few characters beyond ASCII, such as quotation marks: each is looked at by itself
+        blanked = _punctuation("")  # what is kept is ASCII
+        data = _WIDE.sub(lambda found: chr(blanked[ord(found[0])]), text).encode()
+    return b" ".join(data.translate(_ascii(kept)).split()).decode()
 
 
 @functools.cache
@@ -120,7 +132,7 @@ def _ascii(kept: str) -> bytes:
 
 
 class _Punctuation(dict[int, int]):
-    """Maps a code point to a blank where it is punctuation or a symbol, else to itself; filled as characters come.
+    """Maps a code point to a blank where it is punctuation, a symbol or white space, else to itself; filled on demand.
 
     Letters, digits and combining marks (Hindi, Thai) stay.
     """
@@ -131,7 +143,8 @@ class _Punctuation(dict[int, int]):
 
     def __missing__(self, code: int) -> int:
         char = chr(code)
-        self[code] = 32 if unicodedata.category(char)[0] in "PS" and char not in self._kept else code
+        blank = char.isspace() or (unicodedata.category(char)[0] in "PS" and char not in self._kept)
+        self[code] = 32 if blank else code
         return self[code]
 
 

@@ -6,9 +6,11 @@ alone: one search in C over the canonical JSON of a whole batch spares nearly ev
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +62,7 @@ class _Collector:
         keys = row_keys(self.kind, self.normaliser, batch.rows, batch.records, batch.beside)
         self.keys += b"".join(keys)
         if contract.parts is not None:
-            parts = [contract.parts(record) for record in batch.records]
+            parts = [contract.parts(*row) for row in zip(batch.records, batch.data, strict=True)]
             self.asked += b"".join([short_hash(part.asked) for part in parts])
             self.learned += b"".join([short_hash(part.learned) for part in parts])
         if contract.look is not None:
@@ -168,6 +170,7 @@ class _Marks:
         ends = np.cumsum([0, *map(len, data)], dtype=np.int64)
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(everything)]
         self._data = data
+        self._searched: dict[str, np.ndarray] = {}
         self._column = pa.Array.from_buffers(pa.large_string(), len(data), buffers)
         self._wide = () if everything.isascii() else [i for i, row in enumerate(data) if not row.isascii()]
 
@@ -177,7 +180,10 @@ class _Marks:
             return range(len(self._data))
         found = np.zeros(len(self._data), bool)
         for pattern in rule.patterns:
-            found |= pc.match_substring_regex(self._column, pattern).to_numpy(zero_copy_only=False)
+            if pattern not in self._searched:
+                hits = pc.match_substring_regex(self._column, pattern)
+                self._searched[pattern] = hits.to_numpy(zero_copy_only=False)
+            found |= self._searched[pattern]
         data = self._data
         if rule.marks:
             found[[i for i in self._wide if any(mark in data[i] for mark in rule.marks)]] = True
@@ -186,6 +192,18 @@ class _Marks:
 
 def _columns(data: bytearray, width: int) -> np.ndarray:
     return np.frombuffer(bytes(data), np.uint8).reshape(-1, width)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the collector of cycles away: rows are trees, and it would look through all facts again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def survey_split(
@@ -199,9 +217,10 @@ def survey_split(
     """Read one split once and return its facts. Raises what the reader raises for files that cannot be read at all."""
     report = progress or silent
     seen = _Collector(contract, dataset.kind, normaliser, lent)
-    for batch in dataset.record_batches():
-        seen.add(batch)
-        report(len(seen.rows), None, f"audit {name}")
+    with _uncollected():
+        for batch in dataset.record_batches():
+            seen.add(batch)
+            report(len(seen.rows), None, f"audit {name}")
     report(len(seen.rows), len(seen.rows), f"audit {name}")
     return SplitSurvey(
         name=name,

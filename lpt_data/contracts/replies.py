@@ -111,9 +111,10 @@ def _around(text: str, found: re.Match[str]) -> str:
     return repr(text[max(0, found.start() - 20) : found.end() + 40])
 
 
+_EITHER = f"{_anywhere(REFUSAL)}|{_anywhere(SELF)}"  # searched for once
 RULES = {
-    "sft.refusals.share": Marked(refusal, (_anywhere(REFUSAL),)),
-    "sft.self_reference.share": Marked(self_reference, (_anywhere(SELF),)),
+    "sft.refusals.share": Marked(refusal, (_EITHER,)),
+    "sft.self_reference.share": Marked(self_reference, (_EITHER,)),
 }
 
 

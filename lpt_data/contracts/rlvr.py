@@ -41,9 +41,9 @@ def blank_answer(record: Record) -> str | None:
     return "the answer is empty" if is_blank(record.get("answer")) else None
 
 
-def parts(record: Record) -> Parts:
+def parts(record: Record, data: bytes) -> Parts:
     """The prompt is asked, the answer is learned."""
-    return Parts(record["prompt"], record.get("answer"))
+    return Parts(orjson.dumps(record["prompt"], option=orjson.OPT_SORT_KEYS), record["answer"].encode())
 
 
 def questions(record: Record) -> list[str]:

@@ -144,10 +144,13 @@ def reserved_token(record: Record) -> str | None:
     return None
 
 
-def parts(record: Record) -> Parts:
+def parts(record: Record, data: bytes) -> Parts:
     """Split a conversation into what is asked (all before the last turn, tools too) and what is learned (the last)."""
-    messages: list[dict[str, Any]] = record["messages"]
-    return Parts([messages[:-1], record.get("tools")], messages[-1:])
+    messages, tools = record["messages"], record.get("tools")
+    learned = orjson.dumps(messages[-1], option=orjson.OPT_SORT_KEYS) if messages else b""
+    if tools is None and data.endswith(learned, 0, len(data) - 2):  # before "]}"
+        return Parts(data[: len(data) - 2 - len(learned)], learned)
+    return Parts(orjson.dumps([messages[:-1], tools], option=orjson.OPT_SORT_KEYS), learned)
 
 
 def look(batch: RecordBatch, key: str, keys: Sequence[bytes]) -> list[replies.Facts]:

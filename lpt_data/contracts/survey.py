@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import orjson
 
 from lpt_data.batches import Quarantine, RecordBatch
 from lpt_data.contracts.common import (
@@ -35,10 +34,10 @@ from manifests.errors import BadInputError, RecordError
 
 
 class Parts(NamedTuple):
-    """A record seen as a task: any JSON values."""
+    """A record seen as a task: bytes that two records share where they ask, or teach, the same."""
 
-    asked: Any
-    learned: Any
+    asked: bytes
+    learned: bytes
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,9 @@ class Contract:
 
     name: str  # also the kind of its canonical records
     default_key: str
-    parts: Callable[[Record], Parts] | None  # None: no measure compares what is asked with what is learned
+    parts: (
+        Callable[[Record, bytes], Parts] | None
+    )  # of a record and its canonical JSON; None: no measure compares what is asked with what is learned
     questions: Callable[[Record], list[str]]  # what a benchmark could hold
     rules: Mapping[str, Rule]
     measures: Mapping[str, Measure]
@@ -182,9 +183,9 @@ class Contract:
     sees: tuple[str, ...] = ()  # of `audit.UNSEEN`, what this contract does look for
 
 
-def short_hash(value: Any) -> bytes:
-    """Return 16 bytes that identify a JSON value; key order does not matter."""
-    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).digest()[:16]
+def short_hash(data: bytes) -> bytes:
+    """Return 16 bytes that stand for the bytes given."""
+    return hashlib.sha256(data).digest()[:16]
 
 
 def question_hash(text: str) -> bytes:
