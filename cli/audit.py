@@ -20,8 +20,8 @@ from cli.options import (
     Scored,
     TextColumn,
     Tokenizer,
+    benchmark_paths,
     examples,
-    named_paths,
     names_of,
 )
 from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, say, shown, styled, table
@@ -78,7 +78,7 @@ def audit(
         max_length=max_length,
         verifiers=verifiers(),
         against=against,
-        benchmarks=named_paths(benchmark, option="--benchmark"),
+        benchmarks=benchmark_paths(benchmark, None),
         key=key,
         policy=policy,
         languages=names_of(languages),

@@ -22,8 +22,8 @@ from cli.options import (
     Scored,
     TextColumn,
     Tokenizer,
+    benchmark_paths,
     examples,
-    named_paths,
     names_of,
 )
 from cli.output import Progress_, say
@@ -75,7 +75,7 @@ def drop(
         max_length=max_length,
         verifiers=verifiers(),
         against=against or (),
-        benchmarks=named_paths(benchmark, option="--benchmark"),
+        benchmarks=benchmark_paths(benchmark, catalog),
         languages=names_of(languages),
         scored=scored or (),
         progress=progress,
