@@ -94,7 +94,7 @@ def show_contamination(extra: dict[str, Any]) -> None:
             for b in told
         ],
     )
-    kinds = list(told[0]["canaries"])
+    kinds = [kind for kind in told[0]["canaries"] if kind != "renamed_program"]  # not every benchmark has programs
     table(
         ["canary recall", "planted", *kinds],
         [
@@ -108,7 +108,7 @@ def show_contamination(extra: dict[str, Any]) -> None:
             short = f"{programs['too_short']:,} too short for that"
             say(
                 f"{b['name']}: {programs['items']:,} programs looked for under other names ({short}): {found}; "
-                f"canary recall {_recall(programs['canary'])}"
+                f"canary recall {_recall(b['canaries']['renamed_program'])}"
             )
         reasons = Counter(item["reason"] for item in b["undetectable_items"])
         if reasons:

@@ -98,7 +98,7 @@ def examples(dataset: Dataset, benchmarks: Benchmarks, report: StageReport, prog
 def _shown(decision: dict[str, Any], text: str, items: dict[tuple[str, int], Item]) -> Shown:
     told = orjson.loads(decision["detail"])
     item = items[told["benchmark"], told["item"]]
-    said = item.answer if told["criterion"] == "long_answer" else item.question
+    said = item.answer if told["criterion"] in ("long_answer", "code") else item.question
     return Shown(
         row=decision["row"],
         record_id=decision["record_id"],

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from lpt_data.config import DecontaminateConfig
-from lpt_data.contamination.canaries import code_recall, recall, run_canaries, run_code_canaries
+from lpt_data.contamination.canaries import RENAMED, code_recall, recall, run_canaries, run_code_canaries
 from lpt_data.contamination.index import Index, build_index
 from lpt_data.contamination.items import Benchmarks
 from lpt_data.contamination.judge import CRITERIA, Pairs, Stops, find_stops, pairs_of, removes, spans, undetectable
@@ -87,7 +87,7 @@ def decided(
     for number, told in enumerate(extra["benchmarks"]):
         told["canaries"] = recall(caught, benchmarks.of(number), index)
         if programs is not None and "programs" in told:
-            told["programs"]["canary"] = code_recall(programs, benchmarks.of(number), index)
+            told["canaries"][RENAMED] = code_recall(programs, benchmarks.of(number), index)
     record_ids = np.zeros((dataset.rows_in, 32), np.uint8)
     record_ids[rows] = ids
     return StageResult(_decisions(benchmarks, index, judged), record_ids, extra)
