@@ -15,13 +15,16 @@ from cli.options import (
     Contract,
     Json,
     Key,
+    Languages,
     Layout,
     MaxLength,
     Policy,
+    Scored,
     TextColumn,
     Tokenizer,
     benchmark_paths,
     examples,
+    names_of,
 )
 from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
 
@@ -52,6 +55,8 @@ def admit(
     key: Key = None,
     tokenizer: Tokenizer = None,
     max_length: MaxLength = None,
+    languages: Languages = None,
+    scored: Scored = None,
     layout: Layout = None,
     text_column: TextColumn = "text",
     out: Annotated[
@@ -79,6 +84,8 @@ def admit(
         encode=encoder(tokenizer),
         max_length=max_length,
         verifiers=verifiers(),
+        languages=names_of(languages),
+        pass_rates=scored or None,
         layout=layout,
         text_column=text_column,
         out=out,

@@ -13,13 +13,16 @@ from cli.options import (
     Inputs,
     Json,
     Key,
+    Languages,
     Layout,
     MaxLength,
     Policy,
+    Scored,
     TextColumn,
     Tokenizer,
     benchmark_paths,
     examples,
+    names_of,
 )
 from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, say, shown, styled, table
 
@@ -32,7 +35,8 @@ EXAMPLES = examples(
     "lpt data audit chats.jsonl --contract sft",
     "lpt data audit chats.jsonl --contract sft --tokenizer ./model --max-length 2048",
     "lpt data audit train=train.jsonl test=test.jsonl --contract rlvr --benchmark gsm8k=test.jsonl",
-    "lpt data audit chats.jsonl --contract sft --rows sft.turns.empty_share",
+    "lpt data audit chats.jsonl --contract sft --languages en,de --rows sft.language.other_share",
+    "lpt data audit prompts.jsonl --contract rlvr --scored rollouts.jsonl",
 )
 
 
@@ -45,6 +49,8 @@ def audit(
     benchmark: Benchmarks = None,
     key: Key = None,
     policy: Policy = None,
+    languages: Languages = None,
+    scored: Scored = None,
     rows: Annotated[
         str | None, typer.Option(help="Print the rows behind this check, and nothing else.", show_default=False)
     ] = None,
@@ -75,6 +81,8 @@ def audit(
         benchmarks=benchmark_paths(benchmark, None),
         key=key,
         policy=policy,
+        languages=names_of(languages),
+        pass_rates=scored or None,
         progress=progress,
     )
     progress.close()

@@ -25,9 +25,10 @@ def clean(
     inputs: Inputs,
     out: Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.", show_default=False)],
     preset: Annotated[
-        Literal["web", "sft", "code", "none"] | None,
+        Literal["web", "docs", "sft", "code", "none"] | None,
         typer.Option(
-            help="Which rules run: web (all), sft and code (mend, private), none. Default: web for text rows."
+            help="Which rules run: web (all), docs (for technical text), sft and code (mend, private), none. "
+            "Default: web for text rows."
         ),
     ] = None,
     rules: Annotated[

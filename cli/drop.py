@@ -16,12 +16,15 @@ from cli.options import (
     Contract,
     Inputs,
     Json,
+    Languages,
     Layout,
     MaxLength,
+    Scored,
     TextColumn,
     Tokenizer,
     benchmark_paths,
     examples,
+    names_of,
 )
 from cli.output import Progress_, say
 
@@ -47,6 +50,8 @@ def drop(
     ] = None,
     tokenizer: Tokenizer = None,
     max_length: MaxLength = None,
+    languages: Languages = None,
+    scored: Scored = None,
     layout: Layout = None,
     text_column: TextColumn = "text",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
@@ -71,6 +76,8 @@ def drop(
         verifiers=verifiers(),
         against=against or (),
         benchmarks=benchmark_paths(benchmark, catalog),
+        languages=names_of(languages),
+        scored=scored or (),
         progress=progress,
         dry_run=dry_run,
     )

@@ -33,7 +33,18 @@ Layout = Annotated[
 TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the text of a `text` row.")]
 Contract = Annotated[
     str,
-    typer.Option(help="text, sft (chats), preference or rlvr (prompts with an answer to verify).", show_default=False),
+    typer.Option(
+        help="text, sft (chats), preference, kto (labelled completions) or rlvr (prompts with an answer to verify).",
+        show_default=False,
+    ),
+]
+Languages = Annotated[
+    str | None,
+    typer.Option(help="Languages that replies may be in, such as en,zh; needs lpt[clean].", show_default=False),
+]
+Scored = Annotated[
+    list[str] | None,
+    typer.Option(help="Rows with their pass rate, or the JSON of `lpt eval`; repeatable.", show_default=False),
 ]
 Key = Annotated[
     str | None,
@@ -130,3 +141,8 @@ def _yaml_mapping(file: Path) -> dict[str, object]:
     if not isinstance(loaded, dict):
         raise UsageError("a configuration is a mapping", seen=f"{file} holds {loaded!r:.80}", next="key: value lines")
     return {str(key): value for key, value in loaded.items()}
+
+
+def names_of(given: str | None) -> tuple[str, ...]:
+    """``"en, zh"`` as ``("en", "zh")``."""
+    return tuple(name.strip() for name in (given or "").split(",") if name.strip())

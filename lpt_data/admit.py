@@ -27,7 +27,7 @@ import numpy as np
 
 from lpt_data import admitted_folder as folder_
 from lpt_data.audit import AuditReport, audit, contract_of
-from lpt_data.contracts.common import Encoder, Verifier
+from lpt_data.contracts.common import Encoder, PassRates, Verifier
 from lpt_data.contracts.reference import sources
 from lpt_data.dataset import Dataset
 from lpt_data.lineage import Origin, origin
@@ -104,6 +104,8 @@ def admit(
     encode: Encoder | None = None,
     max_length: int | None = None,
     verifiers: Mapping[str, Verifier] | None = None,
+    languages: Sequence[str] = (),
+    pass_rates: PassRates | Sequence[str] | None = None,
     layout: str | None = None,
     text_column: str = "text",
     out: Path | str | None = None,
@@ -134,6 +136,8 @@ def admit(
         benchmarks=benchmarks,
         key=key,
         policy=policy,
+        languages=languages,
+        pass_rates=pass_rates,
         progress=progress,
         admitting=name,
     )

@@ -107,7 +107,8 @@ class DropConfig:
     key: str | None = None  # canonical key; None: the contract's
     max_length: int | None = None  # tokens
     tokenizer: str | None = None  # fingerprint
-    references: tuple[str, ...] = ()  # sha256 of each file of --against and --benchmark
+    languages: tuple[str, ...] = ()  # declared ones
+    references: tuple[str, ...] = ()  # sha256 of each file of --against, --scored and --benchmark
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ def drop(
     verifiers: Mapping[str, Verifier] | None = None,
     against: Sequence[str] = (),
     benchmarks: Mapping[str, Sequence[str]] | None = None,
+    languages: Sequence[str] = (),
+    scored: Sequence[str] = (),
     progress: Progress | None = None,
     dry_run: bool = False,
 ) -> StageReport:
@@ -48,7 +50,7 @@ def drop(
     """
     work = drop_work(
         dataset, contract, checks, out=out, key=key, encode=encode, max_length=max_length, verifiers=verifiers,
-        against=against, benchmarks=benchmarks,
+        against=against, benchmarks=benchmarks, languages=languages, scored=scored,
     )  # fmt: skip
     return work.run(catalog, progress or silent, dry_run=dry_run, wait=5.0)
 
@@ -65,18 +67,21 @@ def drop_work(
     verifiers: Mapping[str, Verifier] | None = None,
     against: Sequence[str] = (),
     benchmarks: Mapping[str, Sequence[str]] | None = None,
+    languages: Sequence[str] = (),
+    scored: Sequence[str] = (),
 ) -> Work:
     """Return the work of such a removal; raises what `drop` does."""
     if not checks:
         raise UsageError("there is no check to drop rows by", seen="none", next="--check CHECK, as an audit names it")
     named = benchmarks or {}
-    files = [*against, *(path for paths in named.values() for path in paths)]
+    files = [*against, *scored, *(path for paths in named.values() for path in paths)]
     config = DropConfig(
         contract=contract,
         checks=tuple(sorted(set(checks))),
         key=key,
         max_length=max_length,
         tokenizer=encode.fingerprint if encode else None,
+        languages=tuple(languages),
         references=tuple(sorted(bytes_sha256(source.path) for source in expand(files))) if files else (),
     )
 
@@ -90,6 +95,8 @@ def drop_work(
             against=against or None,
             benchmarks=named,
             key=key,
+            languages=languages,
+            pass_rates=scored or None,
             progress=tell,
         )
         return _result(report, config.checks)
@@ -130,7 +137,7 @@ def _ran(report: AuditReport, check: str) -> None:
         raise CheckNotRunError(
             f"the check {check} did not run, so it cannot say which rows go",
             seen=f"{outcome.status}: {outcome.reason}",
-            next="give what it needs (--tokenizer, --max-length, --against, --benchmark), or name another check",
+            next="give what it needs (an audit names the option), or name another check",
         )
 
 

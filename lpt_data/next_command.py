@@ -13,7 +13,15 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lpt_data.contracts.common import NO_BENCHMARK, NO_LENGTH, NO_REFERENCE, NO_TOKENIZER, Outcome
+from lpt_data.contracts.common import (
+    NO_BENCHMARK,
+    NO_LANGUAGE,
+    NO_LENGTH,
+    NO_RATES,
+    NO_REFERENCE,
+    NO_TOKENIZER,
+    Outcome,
+)
 from lpt_data.contracts.survey import Survey
 from lpt_data.dataset import Dataset
 from lpt_data.layouts import detect
@@ -26,6 +34,8 @@ RUN_WITH = {
     NO_LENGTH: "--max-length N",
     NO_REFERENCE: "--against REF",
     NO_BENCHMARK: "--benchmark NAME=PATH",
+    NO_LANGUAGE: "--languages en",
+    NO_RATES: "--scored SCORED.jsonl",
 }
 ADMIT_SPLITS = ("train", "validation", "test")  # the options of `lpt admit`; other splits come from Python
 
@@ -81,6 +91,7 @@ class Typed:
             "--key": survey.normaliser if survey.normaliser != survey.contract.default_key else None,
             "--tokenizer": (lent.encode.name or "TOKENIZER") if lent.encode else None,
             "--max-length": str(lent.max_length) if lent.max_length else None,
+            "--languages": ",".join(lent.languages) or None,
             "--policy": (self.policy or None) if judged else None,
             "--layout": first.layout if not _detected(first) else None,
             "--text-column": first.text_column if first.text_column != "text" else None,
@@ -89,6 +100,8 @@ class Typed:
             words += [option, value] if value is not None and option not in more else []
         for file in lent.against.sources if lent.against else ():
             words += ["--against", file["path"]]
+        for path in lent.scored:
+            words += ["--scored", path]
         for benchmark in lent.benchmarks:
             for file in benchmark.sources:
                 words += ["--benchmark", f"{benchmark.name}={file['path']}"]

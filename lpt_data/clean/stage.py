@@ -173,8 +173,11 @@ class _Books:
 
     def table(self) -> pa.Table:
         """The rewritten rows, as `lpt_data.survivors.REWRITTEN`."""
-        arrays = [pa.array(values, kind.type) for values, kind in zip(self._changed, REWRITTEN, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=REWRITTEN)
+        rows, columns = self._changed
+        ends = np.cumsum([0, *map(len, columns)], dtype=np.int64)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(columns))]
+        packed = pa.Array.from_buffers(pa.large_binary(), len(columns), buffers)
+        return pa.Table.from_arrays([pa.array(rows, pa.int64()), packed], schema=REWRITTEN)
 
     def extra(self) -> dict[str, Any]:
         """The rules with their thresholds, and examples of each reason, the most frequent first."""

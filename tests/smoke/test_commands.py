@@ -57,7 +57,10 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
         "docs.jsonl --vocab-size 300 --out tokenizer.json",
         {"output", "sha256", "vocabulary", "asked"},
     ),
-    "data audit": ("train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown", AUDIT),
+    "data audit": (
+        "train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown --languages en",
+        AUDIT,
+    ),
     "data drop": (
         "splits/train.jsonl --contract rlvr --key countdown --against splits/test.jsonl --check against.keys "
         "--out dropped.jsonl",

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lpt_data.clean import config_of, decide
+from lpt_data.clean import clean_text, config_of, decide
 from lpt_data.clean.plan import make_plan
 from lpt_data.config import CleanConfig
 from lpt_data.conservation import check_conservation
@@ -265,3 +265,32 @@ def test_options_choose_rules():
     assert dict(make_plan(config_of({"limits": limits})).steps[-4][1]) != {}
     chosen = {rule.name: rule_limits for rule, rule_limits in make_plan(config_of({"limits": limits})).steps}
     assert chosen["gopher.words"] == {"min": 3, "max": 100_000}
+
+
+DOCUMENT = """# Retry policy
+
+The client retries a request that failed, at most three times, and waits longer before each attempt.
+
+- `attempts`: how often
+- `delay`: seconds before the first retry
+- `factor`: what the delay is multiplied with
+
+```python
+for attempt in range(attempts):
+    if send(request, {"attempt": attempt}):
+        break
+    sleep(delay * factor**attempt)
+```
+
+A server that answers with status 429 says when to come back. That time is kept, whatever the factor says.
+"""
+
+
+def test_technical_documents_have_a_preset_of_their_own():
+    web, docs = (make_plan(config_of({"preset": name})) for name in ("web", "docs"))
+    dropped = clean_text(DOCUMENT, web).drop
+    assert dropped is not None
+    assert dropped.reason == "curly_brackets"
+    assert clean_text(DOCUMENT, docs).drop is None
+    assert clean_text("Lorem ipsum. " + DOCUMENT, docs).drop is not None  # what no document holds still goes
+    assert clean_text("too short", docs).drop is not None
