@@ -21,6 +21,8 @@ from lpt_data.contamination.scan import Finds, joined, scan
 from manifests.intervals import wilson
 
 _AROUND = 150  # words before and after an embedded question
+_FILLING = [f"filler{(7 * k) % 97}" for k in range(_AROUND)]
+_BEFORE, _AFTER = " ".join(_FILLING), " ".join(reversed(_FILLING))
 _AT_A_TIME = 4096  # canaries scanned at once
 _PUNCTUATION = str.maketrans(
     {"'": "\u2019", '"': "\u201d", "-": "\u2013", ",": " ,", ".": " \u2026 ", " ": "\u00a0", "$": "\uff04"}
@@ -47,8 +49,7 @@ def repunctuated(text: str) -> str:
 
 def embedded(text: str) -> str:
     """In the middle of a long row."""
-    filling = [f"filler{(7 * k) % 97}" for k in range(_AROUND)]
-    return f"{' '.join(filling)} {text} {' '.join(reversed(filling))}"
+    return f"{_BEFORE} {text} {_AFTER}"
 
 
 KINDS: dict[str, Callable[[str], str]] = {

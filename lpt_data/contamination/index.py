@@ -169,11 +169,12 @@ def _three_strings(texts: pa.Array) -> Grams:
 
 def _in_many_items(grams: Grams, benchmarks: Benchmarks, share: float) -> np.ndarray:
     gram = np.repeat(np.arange(len(grams.lengths)), np.diff(grams.starts))
-    pairs = np.unique(np.stack([gram, grams.part // 2], axis=1), axis=0)
+    items = len(benchmarks.items)
+    pairs = np.unique(gram * items + grams.part // 2)
     of_item = np.array([item.benchmark for item in benchmarks.items], np.int64)
     limits = np.array([min(max(STOP_AT_LEAST, share * b.count), STOP_AT_MOST) for b in benchmarks.benchmarks])
     width = len(limits)
-    counted, times = np.unique(pairs[:, 0] * width + of_item[pairs[:, 1]], return_counts=True)
+    counted, times = np.unique(pairs // items * width + of_item[pairs % items], return_counts=True)
     stop = np.zeros(len(grams.lengths), bool)
     stop[counted[times >= limits[counted % width]] // width] = True
     return stop

@@ -60,6 +60,7 @@ class Stops:
     gram: np.ndarray  # bool [grams]: in many items, or in many rows
     exact: np.ndarray  # bool [parts]: a short question that many rows hold
     in_rows: int  # of `gram`, those that are there for the rows
+    countable: np.ndarray  # int64 [parts], quarter words of each part inside windows that are evidence
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,7 @@ class _Chunk:
 
 def pairs_of(finds: Finds, index: Index, stops: Stops) -> Pairs:
     """Return the evidence of all pairs that share a window which counts, or a short question."""
-    countable = _countable(index, stops.gram)
-    found = [_measured(chunk, finds, index, countable)[0] for chunk in _chunks(finds, index, stops.gram)]
+    found = [_measured(chunk, finds, index, stops.countable)[0] for chunk in _chunks(finds, index, stops.gram)]
     keep = ~stops.exact[finds.exact_part]
     both = np.unique(np.stack([finds.exact_row[keep], finds.exact_part[keep]], axis=1), axis=0)
     words = words_of(index)[both[:, 1]]
@@ -110,24 +110,24 @@ def find_stops(finds: Finds, index: Index, distinct: np.ndarray, share: float) -
     held = np.unique(np.stack([finds.exact_part, finds.exact_row], axis=1)[distinct[finds.exact_row]], axis=0)
     exact = np.bincount(held[:, 0], minlength=index.parts) > limit
     first = distinct[finds.row] & ~index.stop[finds.gram]
-    if not (np.bincount(finds.gram[first], minlength=1) > limit).any():
-        return Stops(index.stop, exact, 0)
     countable = _countable(index, index.stop)
+    if not (np.bincount(finds.gram[first], minlength=1) > limit).any():
+        return Stops(index.stop, exact, 0, countable)
     for chunk in _chunks(finds, index, index.stop):
         pairs, group = _measured(chunk, finds, index, countable)
         first[chunk.find[pairs.coverage[group] >= COPY]] = False
     seen = np.unique(np.stack([finds.gram, finds.row], axis=1)[first], axis=0)
     often = np.bincount(seen[:, 0], minlength=len(index.stop)) > limit
-    return Stops(index.stop | often, exact, int(often.sum()))
+    stop = index.stop | often
+    return Stops(stop, exact, int(often.sum()), _countable(index, stop))
 
 
 def undetectable(index: Index, stops: Stops) -> dict[int, str]:
     """Items that no row with more in it can be seen to repeat, and why: {item: reason}."""
-    countable = _countable(index, stops.gram)
     found: dict[int, str] = {}
     for item in range(index.parts // 2):
         sort = index.sort[2 * item]
-        if sort == LONG and countable[2 * item] == 0:
+        if sort == LONG and stops.countable[2 * item] == 0:
             found[item] = "only_stop_ngrams"
         elif sort > LONG + 1:
             found[item] = "too_short" if sort == LONG + 2 else "empty_question"

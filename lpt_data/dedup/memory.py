@@ -22,7 +22,7 @@ import pyarrow as pa
 from manifests.errors import BadInputError, UsageError
 
 SHARE = 0.6  # of the memory that is available, unless told otherwise
-RESERVE = 96 << 20  # reader and writer buffers, Arrow's pool, kernels as they are loaded
+RESERVE = 160 << 20  # kernels and libraries as they are loaded 60 MB, writers of tables up to 110 MB
 WORKING = 150  # bytes a row beside text, signature and shingles while rows are compared (measured)
 BOOKS = 320  # bytes a row when the decisions are made and recorded, should nearly every row go (measured)
 A_BYTE = 10  # bytes that the kernels hold for each byte of a row: itself twice, a token and a hash for each other one

@@ -1,7 +1,7 @@
 """The rows of a stage: what the kernels keep of each, and their texts, in memory or in the spill file.
 
 Bytes a row in memory: 32 record id + 8 row + 20 counts and hash. Texts (UTF-8, as read, 8 for the offset), band keys (8
-for each band, 18 bands at threshold 0.8) and bitmaps (64) are in memory too while they fit (`store`). Rows that may
+for each band, 14 bands at threshold 0.8) and bitmaps (64) are in memory too while they fit (`store`). Rows that may
 have a near duplicate add their shingle sets while they are verified, 8 bytes for each distinct shingle, about 10 bytes
 a word. No Python object is made for a row.
 """

@@ -26,7 +26,7 @@ def test_the_room_is_what_the_program_the_reserve_and_the_books_leave() -> None:
     cap = Budget(10**9, "--memory", 2 * 10**8)
     assert cap.room(1000) == 8 * 10**8 - RESERVE - 1000 * WORKING
     assert cap.hold(1000) == cap.room(1000) // 2  # the other half is for what is compared
-    assert cap.hold(2 * 10**6) == 8 * 10**8 - RESERVE - 2 * 10**6 * BOOKS  # less than that half
+    assert cap.hold(1_500_000) == 8 * 10**8 - RESERVE - 1_500_000 * BOOKS  # less than that half
 
 
 def test_a_refusal_names_a_cap_that_is_then_enough() -> None:
