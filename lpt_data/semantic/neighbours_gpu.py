@@ -1,0 +1,51 @@
+"""Products of float16 vectors on the tensor cores, block by block; the GPU half of `neighbours`.
+
+Products of 11-bit numbers are exact in float32, where the tensor cores add them up; the block itself is float16, half
+the memory traffic, and MARGIN allows for its rounding. A block never leaves the device: what is at or above the
+threshold is found there and only its places are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+_ROWS, _COLUMNS = 16_384, 65_536  # of a block: 2 GiB in float16, 1 GiB for the mask
+
+
+def blocks(
+    vectors: np.ndarray,
+    threshold: float,
+    queries: int,
+    within: bool,
+    most: int,
+    too_many: Callable[[int, float], Exception],
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The places a < b of products >= threshold, as `neighbours._blocks`."""
+    import torch
+
+    device = torch.device("cuda")
+    total = len(vectors)
+    held = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
+    kept: list[np.ndarray] = []
+    count = 0
+    with torch.inference_mode():
+        for row in range(0, queries, _ROWS):
+            rows = held[row : min(row + _ROWS, queries)]
+            tell(row, queries)
+            for column in range(row if within else queries, total, _COLUMNS):
+                mask = (rows @ held[column : column + _COLUMNS].T) >= threshold
+                if column < row + len(rows):  # the diagonal lies in this block
+                    mask.triu_(row - column + 1)
+                places = mask.nonzero()
+                if not len(places):
+                    continue
+                count += len(places)
+                if count > most:
+                    raise too_many(count, threshold)
+                places += torch.tensor([row, column], device=device)
+                kept.append(places.to(torch.int32).cpu().numpy())
+    found = np.concatenate(kept) if kept else np.zeros((0, 2), np.int32)
+    return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
