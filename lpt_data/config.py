@@ -11,6 +11,17 @@ NO_IDENTITY = {"identity": False}
 
 
 @dataclass(frozen=True)
+class SemanticConfig:
+    """When two texts mean the same, by which embedder, and how far down pairs are kept."""
+
+    embedder: str = ""  # identity of the vectors: digest of the model and precision of the arithmetic
+    threshold: float = 0.9  # cosine, 0..1
+    floor: float | None = None  # pairs from here on are kept; None: 0.2 below the threshold, not below 0.5
+    same_numbers: bool = True  # texts that name different numbers are no duplicates
+    exact_limit: int | None = None  # vectors up to which all pairs are looked at; None: by device
+
+
+@dataclass(frozen=True)
 class DedupConfig:
     """What counts as a duplicate, how it is looked for, and which copy stays."""
 
@@ -26,6 +37,7 @@ class DedupConfig:
     # conversations and other messages, none for plain text and columns.
     template_df: float | None = None
     alarm_share: float = 0.01  # of the rows of a file that one kept row may stand for before the report warns
+    semantic: SemanticConfig | None = None  # of the method of that name
     workers: int | None = field(default=None, metadata=NO_IDENTITY)
     memory: str | None = field(default=None, metadata=NO_IDENTITY)  # such as "4GB"
 

@@ -15,33 +15,51 @@ import xxhash
 
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
-from lpt_data.dedup import exact, fields, lsh, report, templates, witness
+from lpt_data.dedup import exact, fields, lsh, report, semantic, templates, witness
 from lpt_data.dedup.lsh import Bands
 from lpt_data.dedup.minhash import Scheme
-from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
+from lpt_data.dedup.report import (
+    DUPLICATED,
+    EMPTY,
+    EXACT,
+    NEAR,
+    NORMALIZED,
+    REASONS,
+    REFERENCE,
+    SEMANTIC,
+    Removals,
+)
 from lpt_data.dedup.rows import BESIDE_TEXT, Rows, Run, read, sketched_again, threads
+from lpt_data.dedup.shingles import ShingleSets
 from lpt_data.io.readers import raw_lines
-from lpt_data.progress import Progress
+from lpt_data.progress import Progress, silent
+from lpt_data.semantic import alike
 from lpt_data.stage import StageResult
 from manifests import decisions
 from manifests.arrow import plain_rows
 from manifests.errors import UsageError
 
-METHODS = ("exact", "minhash")
+METHODS = ("exact", "minhash", "semantic")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def decide(
-    dataset: Dataset, config: DedupConfig, progress: Progress, *, reference: Dataset | None = None
+    dataset: Dataset,
+    config: DedupConfig,
+    progress: Progress,
+    *,
+    reference: Dataset | None = None,
+    engine: alike.Engine | None = None,
 ) -> StageResult:
     """Find the duplicates of a dataset: `lpt_data.stage.run_stage` writes what stays.
 
-    Rows that repeat one of `reference` go on its account; its own rows are compared with nothing and never go.
+    Rows that repeat one of `reference` go on its account; its own rows are compared with nothing and never go. The
+    method `semantic` needs an `engine`, an embedder and where its vectors are kept.
 
     Raises UsageError for a method, policy, threshold or size that makes no sense, BadInputError when the rows do not
     fit in the memory given.
     """
-    bands = _check(config)
+    bands = _check(config, engine)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     key, equal = fields.parts(config.key, dataset)
     share = templates.share_for(config.template_df, dataset.kind, key) if bands else 0.0
@@ -65,7 +83,9 @@ def decide(
             other = fields.same_text_other_fields(rows.sketch.sequence, rows.group, rows.references)
             more["same_key_other_fields"] = {"key": key, "fields": list(equal), "rows": other}
             rows = replace(rows, sketch=fields.told_apart(rows.sketch, rows.group))
-        found, counts = find(rows, config, bands, run, _twins(dataset, rows) if config.keep != "first" else None)
+        tie = _twins(dataset, rows) if config.keep != "first" else None
+        found, counts, meant = find(rows, config, bands, run, tie, engine, progress)
+        more |= meant
     finally:
         close()
     if reference is not None:
@@ -154,9 +174,18 @@ def _as_written(dataset: Dataset, wanted: np.ndarray) -> Iterator[tuple[np.ndarr
 
 
 def find(
-    rows: Rows, config: DedupConfig, bands: Bands | None, run: Run = map, tie: np.ndarray | None = None
-) -> tuple[Removals, dict[str, Any]]:
-    """Decide every row; ``tie`` orders rows of one record id. The counts are what the comparison itself can tell."""
+    rows: Rows,
+    config: DedupConfig,
+    bands: Bands | None,
+    run: Run = map,
+    tie: np.ndarray | None = None,
+    engine: alike.Engine | None = None,
+    progress: Progress = silent,
+) -> tuple[Removals, dict[str, Any], dict[str, Any]]:
+    """Decide every row; ``tie`` orders rows of one record id.
+
+    Returns also the counts that only the comparison by words can tell, and what that by meaning has to say.
+    """
     sketch = rows.sketch
 
     def rank(positions: np.ndarray) -> np.ndarray:
@@ -175,68 +204,88 @@ def find(
 
     same = exact.classes(sketch.sequence, sketch.tokens, rank, rows.text, rows.group)
     total = len(rows.rows)
-    near = Near(np.full(total, -1, np.int64), np.zeros(total), np.zeros(total, bool))
+    leads = (same.leader == np.arange(total)) & ~same.empty
+    pairs = None
+    if config.semantic is not None and engine is not None:
+        pairs = semantic.pairs_of(rows, np.flatnonzero(leads), config.semantic, engine, progress)
+    found = Found(np.full(total, -1, np.int64), np.zeros(total), np.zeros(total, np.int8), np.zeros(total, bool))
     counts: dict[str, Any] = {}
-    if bands:
-        leads = (same.leader == np.arange(total)) & (sketch.shingles > 0)
-        counts = _cover(rows, np.flatnonzero(leads), rank, config, run, near)
-    return _removals(same, near, config, rows.references), counts
+    more: dict[str, Any] = {}
+    if bands or pairs:
+        worded = np.flatnonzero(leads & (sketch.shingles > 0)) if bands else np.zeros(0, np.int64)
+        cover, counts = _cover(rows, worded, pairs, rank, config, run, found)
+        if pairs:
+            more["semantic"] = semantic.told(rows, pairs, cover)
+    removals = _removals(same, found, config, rows.references)
+    if pairs:
+        more["semantic"]["weakest"] = report.weakest(rows, removals, SEMANTIC)
+    return removals, counts, more
 
 
 @dataclass(frozen=True)
-class Near:
+class Found:
     """What the comparison found for each row, by position; only leaders of their class are compared."""
 
     witness: np.ndarray  # int64 [n], -1 for none
     score: np.ndarray  # float64 [n]
+    match: np.ndarray  # int8 [n], NEAR or SEMANTIC where there is a witness
     matched: np.ndarray  # bool [n]: in some verified pair
 
 
 def _cover(
     rows: Rows,
-    leaders: np.ndarray,
+    worded: np.ndarray,
+    pairs: semantic.Pairs | None,
     rank: Callable[[np.ndarray], np.ndarray],
     config: DedupConfig,
     run: Run,
-    found: Near,
-) -> dict[str, Any]:
-    """Compare the leaders that share a band, and note the witnesses of those that go."""
-    grouped = lsh.buckets(rows.sketch.keys[leaders], run)
+    found: Found,
+) -> tuple[witness.Cover, dict[str, Any]]:
+    """Compare the rows that share a band or mean alike, and note the witnesses of those that go."""
+    grouped = lsh.buckets(rows.sketch.keys[worded], run)
     meets = (grouped.of_row >= 0).any(axis=0)
-    positions = leaders[meets]
+    banded = worded[meets]
+    positions = banded if pairs is None else np.union1d(banded, semantic.in_pairs(pairs))
     order = np.argsort(rank(positions), kind="stable")
-    rows.check_room(8 * int(rows.sketch.shingles[positions].sum(dtype=np.int64)), parse_bytes(config.memory))
-    sets = rows.shingle_sets(positions, config.ngram, run)
-    near = lsh.Buckets(np.ascontiguousarray(grouped.of_row[:, meets]), grouped.sizes)
+    rows.check_room(8 * int(rows.sketch.shingles[banded].sum(dtype=np.int64)), parse_bytes(config.memory))
+    sets = rows.shingle_sets(banded, config.ngram, run)
+    at = np.searchsorted(positions, banded)
+    near = lsh.Buckets(np.full((len(grouped.of_row), len(positions)), -1, np.int32), grouped.sizes)
+    near.of_row[:, at] = grouped.of_row[:, meets]
+    starts, ends = np.zeros((2, len(positions)), np.int64)
+    starts[at], ends[at] = sets.starts, sets.ends
     outcome = witness.cover(
         order,
         witness.id_ranks(rows.ids[positions]),
         near,
-        sets,
+        ShingleSets(starts, ends, sets.values),
         config.threshold,
         references=int(np.searchsorted(positions, rows.references)),
         group=None if rows.group is None else rows.group[positions],
+        meaning=None if pairs is None else semantic.meaning_of(rows, pairs, positions),
     )
     goes = outcome.witness >= 0
     found.witness[positions[goes]] = positions[outcome.witness[goes]]
     found.score[positions[goes]] = outcome.score[goes]
+    found.match[positions[goes]] = np.where(outcome.by[goes] == witness.WORDS, NEAR, SEMANTIC)
     found.matched[positions] = outcome.matched
-    return {
-        "rows_that_share_a_band": len(positions),
+    return outcome, {
+        "rows_that_share_a_band": len(banded),
         "candidates": outcome.candidates,
         "verified": outcome.verified,
         "largest_bucket": int(near.sizes.max(initial=0)),
     }
 
 
-def _removals(same: exact.Classes, near: Near, config: DedupConfig, references: int) -> Removals:
+def _removals(same: exact.Classes, near: Found, config: DedupConfig, references: int) -> Removals:
     """Carry what befell each leader over to the rows that equal it; rows of the reference stay."""
     positions = np.arange(len(same.leader))
     follows = same.leader != positions
     goes = near.witness[same.leader] >= 0
     match = np.zeros(len(positions), np.int8)
-    match[follows] = np.where(same.same_bytes[follows], EXACT, NORMALIZED) if "exact" in config.method else NEAR
-    match[goes] = NEAR
+    loose = NEAR if "minhash" in config.method else SEMANTIC
+    match[follows] = np.where(same.same_bytes[follows], EXACT, NORMALIZED) if "exact" in config.method else loose
+    match[goes] = near.match[same.leader[goes]]
     found = np.where(goes, near.witness[same.leader], np.where(follows, same.leader, -1))
     score = np.where(goes, near.score[same.leader], np.where(follows, 1.0, 0.0))
     reason = np.where((found >= 0) & (found < references), REFERENCE, match).astype(np.int8)
@@ -304,9 +353,12 @@ def _extra(
     counts: dict[str, Any],
     dataset: Dataset,
 ) -> dict[str, Any]:
-    by_match = np.bincount(found.match[found.reason > 0], minlength=NEAR + 1)
+    by_match = np.bincount(found.match[found.reason > 0], minlength=SEMANTIC + 1)
+    methods = {"exact": int(by_match[EXACT] + by_match[NORMALIZED]), "minhash": int(by_match[NEAR])}
+    if config.semantic is not None:
+        methods["semantic"] = int(by_match[SEMANTIC])
     extra: dict[str, Any] = {
-        "methods": {"exact": int(by_match[EXACT] + by_match[NORMALIZED]), "minhash": int(by_match[NEAR])},
+        "methods": methods,
         "compared_whole": int(np.count_nonzero(rows.sketch.shingles == 0)),
         "biggest_keeper": report.biggest_keeper(rows, found),
         "alarms": report.alarms(rows, found, dataset, config.alarm_share),
@@ -330,7 +382,7 @@ def _extra(
     return extra
 
 
-def _check(config: DedupConfig) -> Bands | None:
+def _check(config: DedupConfig, engine: alike.Engine | None) -> Bands | None:
     unknown = [method for method in config.method if method not in METHODS]
     if unknown or not config.method:
         raise UsageError(
@@ -338,6 +390,14 @@ def _check(config: DedupConfig) -> Bands | None:
             seen=", ".join(unknown) or "none",
             next=f"--method {','.join(METHODS)}, or one of them",
         )
+    if ("semantic" in config.method) != (config.semantic is not None) or (config.semantic and not engine):
+        raise UsageError(
+            "the method semantic comes with its settings and an engine",
+            seen=f"method {','.join(config.method)}",
+            next="DedupConfig(method=('semantic',), semantic=SemanticConfig(…)) and decide(…, engine=…)",
+        )
+    if config.semantic is not None:
+        alike.check(config.semantic)
     witness.check_keep(config.keep)
     if not 1 <= config.ngram <= 64:
         raise UsageError("a shingle has 1 to 64 tokens", seen=config.ngram, next="ngram: 5")

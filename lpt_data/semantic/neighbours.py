@@ -62,14 +62,19 @@ def all_pairs(
         a, b, more = _index(vectors, threshold, first, within, tell)
         how |= {"method": "ivf", "exact_limit": limit, **more}
     elif device == "cuda":
-        from lpt_data.semantic.neighbours_gpu import blocks
+        from lpt_data.semantic import neighbours_gpu
 
-        a, b = blocks(vectors, threshold, first, within, MOST_PAIRS, too_many, tell)
+        a, b = neighbours_gpu.blocks(vectors, threshold, first, within, MOST_PAIRS, too_many, tell)
         how["method"] = "exact"
     else:
         a, b = _blocks(vectors, threshold, first, within, tell)
         how["method"] = "exact"
-    score = scores(vectors, a, b)
+    if device == "cuda":
+        from lpt_data.semantic import neighbours_gpu
+
+        score = neighbours_gpu.scores(vectors, a, b)
+    else:
+        score = scores(vectors, a, b)
     keep = np.flatnonzero(score >= floor)
     order = keep[np.lexsort((b[keep], a[keep]))]
     if "recall" in how:

@@ -49,3 +49,20 @@ def blocks(
                 kept.append(places.to(torch.int32).cpu().numpy())
     found = np.concatenate(kept) if kept else np.zeros((0, 2), np.int32)
     return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
+
+
+def scores(vectors: np.ndarray, a: np.ndarray, b: np.ndarray, at_a_time: int = 1 << 18) -> np.ndarray:
+    """Cosine of pairs in float64, as `neighbours.scores`."""
+    import torch
+
+    held = torch.from_numpy(np.ascontiguousarray(vectors)).to("cuda")
+    found = np.empty(len(a))
+    with torch.inference_mode():
+        lengths = torch.cat([part.double().norm(dim=1) for part in held.split(at_a_time)]) if len(held) else held
+        lengths[lengths == 0] = torch.inf
+        for at in range(0, len(a), at_a_time):
+            here = slice(at, at + at_a_time)
+            one, other = (torch.from_numpy(side[here]).to("cuda").long() for side in (a, b))
+            products = (held[one].double() * held[other].double()).sum(1)
+            found[here] = (products / (lengths[one] * lengths[other])).clamp(max=1.0).cpu().numpy()
+    return found

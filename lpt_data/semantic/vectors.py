@@ -48,51 +48,70 @@ def source_of(model: Model, catalog: Path, device: str | None = None) -> Source:
 
 
 @dataclass(frozen=True)
-class Vectors:
-    """Distinct texts in the order of their keys, and which of them each position has."""
+class Distinct:
+    """Distinct texts: those inside first, each part in the order of its keys."""
 
     keys: np.ndarray  # uint8 [m, 16]
+    first: np.ndarray  # int64 [m], a position that has the text
+    of_position: np.ndarray  # int64 [n]
+    inside: int  # texts that some position which is not `outside` has
+
+
+def distinct_texts(texts: list[bytes], outside: np.ndarray | None = None) -> Distinct:
+    """Return the distinct ones of UTF-8 texts; ``outside`` (bool [n]) marks the positions of other data."""
+    keys = keys_of(texts)
+    words = as_words(keys)
+    apart = np.zeros(len(keys), bool) if outside is None else outside
+    order = np.lexsort((apart, words[:, 1], words[:, 0]))
+    new = np.ones(len(order), bool)
+    new[1:] = (words[order[1:]] != words[order[:-1]]).any(1)
+    first = order[new]
+    number = np.argsort(np.argsort(apart[first], kind="stable"), kind="stable")
+    of_position = np.empty(len(order), np.int64)
+    of_position[order] = number[np.cumsum(new) - 1]
+    first = first[np.argsort(number)]
+    return Distinct(keys[first], first, of_position, int(np.count_nonzero(~apart[first])))
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of distinct texts."""
+
     vectors: np.ndarray  # float16 [m, d]
     truncated: np.ndarray  # bool [m]
-    of_position: np.ndarray  # int64 [n]
     told: dict[str, Any]
 
 
-def vectors_of(texts: list[bytes], source: Source, progress: Progress = silent) -> Vectors:
-    """Return the vectors of UTF-8 texts; the model is loaded only when some are not in the cache."""
-    keys = keys_of(texts)
-    words = as_words(keys)
+def vectors_of(texts: list[bytes], distinct: Distinct, source: Source, progress: Progress = silent) -> Vectors:
+    """Return the vectors of distinct texts; the model is loaded only when some are not in the cache."""
+    words = as_words(distinct.keys)
     order = np.lexsort((words[:, 1], words[:, 0]))
-    new = np.ones(len(order), bool)
-    new[1:] = (words[order[1:]] != words[order[:-1]]).any(1)
-    of_position = np.empty(len(order), np.int64)
-    of_position[order] = np.cumsum(new) - 1
-    first = order[new]
-    distinct = keys[first]
+    keys, first = distinct.keys[order], distinct.first[order]
     cache = source.cache()
     started = time.perf_counter()
-    vectors, truncated, known = cache.lookup(distinct)
+    vectors, truncated, known = cache.lookup(keys)
     unknown = np.flatnonzero(~known)
     if len(unknown):
         progress(0, len(unknown), "loading the embedder")
         embedder = embed.open_embedder(source.model, source.device)
         cache.describe(embedder.told())
-        for at, encoded in _embedded(texts, first, unknown, embedder, cache, distinct, progress):
+        for at, encoded in _embedded(texts, first, unknown, embedder, cache, keys, progress):
             if not vectors.shape[1]:
-                vectors = np.zeros((len(distinct), encoded.vectors.shape[1]), np.float16)
+                vectors = np.zeros((len(keys), encoded.vectors.shape[1]), np.float16)
             vectors[at], truncated[at] = encoded.vectors, encoded.truncated
-    seconds = time.perf_counter() - started
     told = {
-        "distinct_texts": len(distinct),
+        "embedder": {**source.model.told(), "precision": source.precision, "device": source.device},
+        "distinct_texts": len(keys),
         "from_cache": int(known.sum()),
         "embedded": len(unknown),
         "truncated_texts": int(truncated.sum()),
-        "zero_vectors": int((~vectors.any(axis=1)).sum()),
-        "embedding_seconds": round(seconds, 3),
+        "without_a_known_token": int((~vectors.any(axis=1)).sum()),
+        "embedding_seconds": round(time.perf_counter() - started, 3),
         "cache": str(cache.folder),
         "cache_notes": cache.notes,
     }
-    return Vectors(distinct, vectors, truncated, of_position, told)
+    back = np.argsort(order)
+    return Vectors(vectors[back], truncated[back], told)
 
 
 def _embedded(
