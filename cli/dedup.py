@@ -9,13 +9,21 @@ import typer
 
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
 from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
-
-from manifests.errors import UsageError
+from cli.semantic import (
+    Embedder,
+    ExactLimit,
+    Floor,
+    Rethreshold,
+    SameNumbers,
+    SemanticThreshold,
+    chosen,
+    show_semantic,
+    show_weakest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lpt_data.semantic.alike import Engine
     from lpt_data.stage import StageReport
     from manifests.catalog import Catalog
 
@@ -63,45 +71,6 @@ TemplateDf = Annotated[
 AlarmShare = Annotated[
     float, typer.Option(help="Share of a file's rows for which one kept row may stand without an alarm.")
 ]
-Embedder = Annotated[
-    str,
-    typer.Option(
-        help="Of --method semantic: minilm (inside an installed package), a folder (sentence-transformers or model2vec) "
-        "or a hub name. Safetensors only; code that a model brings is never run."
-    ),
-]
-SemanticThreshold = Annotated[
-    float, typer.Option(help="Cosine at which a row means the same as a kept one. Read the pairs by band first.")
-]
-Floor = Annotated[
-    float | None,
-    typer.Option(
-        help="Cosine from which pairs are kept for --rethreshold. Default: 0.2 below the threshold, not below 0.5.",
-        show_default=False,
-    ),
-]
-SameNumbers = Annotated[
-    bool,
-    typer.Option(
-        "--same-numbers/--any-numbers",
-        help="Whether texts that name different numbers, which embedders hardly see, are no semantic duplicates.",
-    ),
-]
-ExactLimit = Annotated[
-    int | None,
-    typer.Option(
-        help="Distinct vectors up to which all pairs are compared; above, an index, whose recall is measured. "
-        "Default: 200,000 on a CPU, 1,000,000 on a GPU.",
-        show_default=False,
-    ),
-]
-Rethreshold = Annotated[
-    float | None,
-    typer.Option(
-        help="Decide anew at this cosine from the pairs that an earlier run kept: nothing is embedded or compared.",
-        show_default=False,
-    ),
-]
 Ngram = Annotated[int, typer.Option(min=1, help="Words in a shingle.")]
 Seed = Annotated[int, typer.Option(help="Seed of the signatures.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.", show_default=False)]
@@ -144,7 +113,7 @@ def dedup(
     leave_out_unused()
     from functools import partial
 
-    from lpt_data.config import DedupConfig, SemanticConfig
+    from lpt_data.config import DedupConfig
     from lpt_data.dataset import Dataset
     from lpt_data.dedup import decide
     from lpt_data.stage import run_stage
@@ -152,14 +121,8 @@ def dedup(
 
     methods = tuple(name.strip() for name in method.split(",") if name.strip())
     opened, progress = Catalog.open(catalog), Progress_()
-    engine = engine_for(embedder, opened.directory, methods, kept_only=rethreshold is not None)
-    semantic = engine and SemanticConfig(
-        embedder=engine.source.digest,
-        threshold=semantic_threshold if rethreshold is None else rethreshold,
-        floor=floor,
-        same_numbers=same_numbers,
-        exact_limit=exact_limit,
-    )
+    meant = (semantic_threshold, floor, same_numbers, exact_limit)
+    engine, semantic = chosen(embedder, opened.directory, methods, *meant, rethreshold)
     config = DedupConfig(
         method=methods,
         semantic=semantic,
@@ -176,36 +139,11 @@ def dedup(
     )
     dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
     reference = Dataset.open(against, layout=layout, text_column=text_column) if against else None
-    report = run_stage(
-        "dedup",
-        dataset,
-        config,
-        partial(decide, reference=reference, engine=engine),
-        output=out,
-        catalog=opened,
-        progress=progress,
-        dry_run=dry_run,
-        references=reference.files if reference else (),
-    )
+    run = partial(run_stage, output=out, catalog=opened, progress=progress, dry_run=dry_run)
+    decided = partial(decide, reference=reference, engine=engine)
+    report = run("dedup", dataset, config, decided, references=reference.files if reference else ())
     progress.close()
     finish(report, opened, lambda: show_dedup(report.extra), json=json)
-
-
-def engine_for(embedder: str, catalog: Path, methods: tuple[str, ...], *, kept_only: bool) -> Engine | None:
-    """What meanings are compared with; None when none are. Raises UsageError for --rethreshold without --method."""
-    if "semantic" not in methods:
-        if kept_only:
-            raise UsageError(
-                "a new threshold is for the method semantic",
-                seen=f"--method {','.join(methods)}",
-                next=f"--method {','.join((*methods, 'semantic'))}",
-            )
-        return None
-    from lpt_data.semantic.alike import Engine
-    from lpt_data.semantic.models import find_model
-    from lpt_data.semantic.vectors import source_of
-
-    return Engine(source_of(find_model(embedder), catalog), catalog, kept_only)
 
 
 def finish(report: StageReport, catalog: Catalog, more: Callable[[], None], *, json: bool) -> None:
@@ -276,54 +214,3 @@ def show_dedup(extra: dict[str, Any]) -> None:
     show_weakest(extra.get("weakest"), "weakest removals by words")
     if meant := extra.get("semantic"):
         show_semantic(meant)
-
-
-def show_weakest(weakest: list[dict[str, Any]] | None, title: str) -> None:
-    """Removals on the lowest scores, both texts side by side."""
-    if weakest:
-        table(
-            ["score", "removed row", "its text", "kept row", "its text"],
-            [
-                (w["score"], str(w["row"]), one_line(w["text"]), str(w["witness_row"]), one_line(w["witness_text"]))
-                for w in weakest
-            ],
-            title=title,
-        )
-
-
-def show_semantic(meant: dict[str, Any]) -> None:
-    """What a threshold of meaning is chosen by: pairs of every band of scores, and what the model did not read."""
-    model, search = meant["embedder"], meant["search"]
-    say(
-        f"embedder {model['name']} {model['digest'][:12]}… on {model['device']} in {model['precision']}: "
-        f"{meant['distinct_texts']:,} texts, {meant['embedded']:,} embedded in {meant['embedding_seconds']:.1f} s, "
-        f"the others known" + (" (pairs of an earlier run)" if meant["pairs_reused"] else "")
-    )
-    if meant["truncated_texts"]:
-        say(
-            f"{meant['truncated_texts']:,} texts are longer than the {model['max_tokens'] or 'many'} tokens it reads "
-            "and were compared by their beginning",
-            style="yellow",
-        )
-    for note in meant["cache_notes"]:
-        say(f"note: {note}", style="bold yellow")
-    told = f", recall {search['recall']['recall']} on a sample" if search.get("recall") else ""
-    say(
-        f"{meant['pairs']:,} pairs at or above {meant['floor']:g} ({search['method']} search{told}), "
-        f"{meant['pairs_at_threshold']:,} at or above {meant['threshold']:g}; "
-        f"{meant['kept_apart_by_numbers']:,} comparisons kept apart by their numbers"
-    )
-    if meant["borderline"]["pairs"]:
-        say(f"{meant['borderline']['pairs']:,} pairs lie within {meant['borderline']['within']:g} of the threshold")
-    table(
-        ["score", "numbers", "a text", "another"],
-        [
-            (p["score"], "same" if p["same_numbers"] else "differ", *map(one_line, p["texts"]))
-            for band in meant["bands"]
-            for p in band["shown"]
-        ],
-        title="pairs by score: "
-        + ", ".join(f"{band['from']:g}–{band['to']:g} {band['pairs']:,}" for band in meant["bands"]),
-    )
-    show_weakest(meant["weakest"], "weakest removals by meaning")
-    say("another threshold, at once: --rethreshold 0.95", style="dim")

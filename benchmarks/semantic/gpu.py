@@ -1,7 +1,8 @@
 """The embedder and the search of all pairs on one GPU, by the very modules that `lpt data dedup` runs.
 
-    python benchmarks/semantic/gpu.py pack FOLDER          # here: MiniLM as float16 safetensors (45 MB), to carry
-    python benchmarks/semantic/gpu.py run FOLDER --out F   # there: needs torch, transformers, tokenizers, numpy alone
+    python benchmarks/semantic/gpu.py pack FOLDER     # here: code and MiniLM as float16 safetensors (46 MB), to carry
+    cd FOLDER && python benchmarks/semantic/gpu.py run model --out F.json
+                                                      # there: needs torch, transformers, tokenizers and numpy alone
 
 Texts are made of whole words of the tokenizer, with Zipf's frequencies. Two in a hundred are copies with one word
 changed, so that there are pairs to find. The peer, where it is installed, is sentence-transformers itself on the same
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
 import shutil
@@ -22,7 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
 from lpt_data.semantic import embed, neighbours  # noqa: E402
 from lpt_data.semantic.models import find_model  # noqa: E402
@@ -30,8 +33,27 @@ from lpt_data.semantic.models import find_model  # noqa: E402
 PEAK = 790e12  # float16 products of an H200 per second, as measured with 8192-cubed matrices
 
 
-def pack(folder: Path) -> None:
-    """Write the default embedder with its weights in float16."""
+CODE = (
+    "lpt_data/__init__.py",
+    "lpt_data/semantic",
+    "manifests/__init__.py",
+    "manifests/errors.py",
+    "benchmarks/semantic",
+)
+
+
+def pack(target: Path) -> None:
+    """Write the code that is measured, and the default embedder with its weights in float16."""
+    for name in CODE:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(
+                ROOT / name, target / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        else:
+            shutil.copy(ROOT / name, target / name)
+    (target / "commit").write_text(_commit())
+    folder = target / "model"
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -42,7 +64,7 @@ def pack(folder: Path) -> None:
     weights = load_file(model.folder / "model.safetensors")
     halves = {k: v.half() if v.dtype == torch.float32 else v for k, v in weights.items()}
     save_file(halves, folder / "model.safetensors", metadata={"format": "pt"})
-    print(folder, sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()), "bytes")
+    print(target, sum(p.stat().st_size for p in target.rglob("*") if p.is_file()), "bytes")
 
 
 def texts(folder: Path, count: int, words_each: tuple[int, int], seed: int = 0) -> list[str]:
@@ -106,13 +128,13 @@ def invariance(embedder: embed.Embedder, said: list[str], vectors: np.ndarray) -
     return {"texts": len(said), "differ_when_shuffled": differs, "differ_among_fewer": fewer, "largest": largest}
 
 
-def peer(folder: Path, said: list[str]) -> dict:
+def peer(folder: Path, said: list[str], device: str) -> dict:
     try:
         import torch
         from sentence_transformers import SentenceTransformer, __version__
     except ImportError:
         return {"skipped": "sentence-transformers is not installed"}
-    network = SentenceTransformer(str(folder), device="cuda", model_kwargs={"dtype": torch.float16})
+    network = SentenceTransformer(str(folder), device=device, model_kwargs={"dtype": torch.float16})
     network.encode(said[:2000], batch_size=512)
     started = time.perf_counter()
     network.encode(said, batch_size=512, convert_to_numpy=True)
@@ -120,25 +142,26 @@ def peer(folder: Path, said: list[str]) -> dict:
     return {"name": "sentence-transformers", "version": __version__, "texts_per_second": round(len(said) / seconds)}
 
 
-def pairs(vectors: np.ndarray, floor: float, sample: int) -> dict:
+def pairs(vectors: np.ndarray, floor: float, sample: int, device: str) -> dict:
     import torch
 
-    torch.cuda.synchronize()
-    neighbours.all_pairs(vectors[:20_000], floor, device="cuda")
-    torch.cuda.reset_peak_memory_stats()
+    neighbours.all_pairs(vectors[:20_000], floor, device=device)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    found = neighbours.all_pairs(vectors, floor, device="cuda")
+    found = neighbours.all_pairs(vectors, floor, device=device)
     seconds = time.perf_counter() - started
     rows = np.linspace(0, len(vectors) - 1, sample).astype(np.int64)
-    held = torch.from_numpy(vectors).to("cuda")
+    held = torch.from_numpy(vectors).to(device)
     true: set[tuple[int, int]] = set()
     border = 0
     lengths = torch.cat([part.double().norm(dim=1) for part in held.split(100_000)])
     for chunk in np.array_split(rows, max(1, sample // 50)):
-        picked = held[torch.from_numpy(chunk).cuda()].double()
+        places = torch.from_numpy(chunk).to(device)
+        picked = held[places].double()
         for at in range(0, len(vectors), 200_000):
             cosine = picked @ held[at : at + 200_000].double().T
-            cosine /= lengths[torch.from_numpy(chunk).cuda()][:, None] * lengths[at : at + 200_000][None, :]
+            cosine /= lengths[places][:, None] * lengths[at : at + 200_000][None, :]
             border += int(((cosine - floor).abs() < 1e-12).sum())
             for i, j in (cosine >= floor).nonzero().tolist():
                 one, other = int(chunk[i]), at + j
@@ -155,7 +178,7 @@ def pairs(vectors: np.ndarray, floor: float, sample: int) -> dict:
         "seconds": round(seconds, 3),
         "floor_seconds": round(operations / PEAK, 3),
         "times_the_floor": round(seconds / (operations / PEAK), 2),
-        "peak_gpu_bytes": torch.cuda.max_memory_allocated(),
+        "peak_gpu_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
         "check": {
             "rows": sample,
             "pairs_in_float64": len(true),
@@ -166,12 +189,12 @@ def pairs(vectors: np.ndarray, floor: float, sample: int) -> dict:
     }
 
 
-def run(folder: Path, out: Path, count: int, vectors_count: int, floor: float) -> None:
+def run(folder: Path, out: Path, count: int, vectors_count: int, floor: float, device: str) -> None:
     import torch
 
     started = time.perf_counter()
-    embedder = embed.open_embedder(find_model(str(folder)), "cuda")
-    encoded(embedder, texts(folder, 70_000, (6, 28), seed=9))  # warm
+    embedder = embed.open_embedder(find_model(str(folder)), device)
+    encoded(embedder, texts(folder, min(count, 70_000), (6, 28), seed=9))  # warm
     load = time.perf_counter() - started
     short, (said, vectors) = throughput(embedder, folder, count, (6, 28))
     print(json.dumps(short), flush=True)
@@ -179,11 +202,12 @@ def run(folder: Path, out: Path, count: int, vectors_count: int, floor: float) -
     print(json.dumps(longer), flush=True)
     same = invariance(embedder, said[:150_000], vectors[:150_000])
     print(json.dumps(same), flush=True)
-    search = pairs(vectors[:vectors_count], floor, 1000)
+    search = pairs(vectors[:vectors_count], floor, min(count, 1000), device)
     print(json.dumps(search), flush=True)
     told = {
         "command": " ".join(sys.argv),
-        "machine": f"{torch.cuda.get_device_name()}, {len(__import__('os').sched_getaffinity(0))} cores",
+        "machine": f"{torch.cuda.get_device_name() if device == 'cuda' else platform.machine()}, "
+        f"{len(os.sched_getaffinity(0))} cores",
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
         | {name: __import__(name).__version__ for name in ("transformers", "tokenizers")},
         "commit": _commit(),
@@ -193,13 +217,15 @@ def run(folder: Path, out: Path, count: int, vectors_count: int, floor: float) -
         "longer_texts": longer,
         "vectors_that_depend_on_company": same,
         "all_pairs": search,
-        "peer": peer(folder, said[:200_000]),
+        "peer": peer(folder, said[:200_000], device),
     }
     print(json.dumps(told["peer"]), flush=True)
     out.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def _commit() -> str:
+    if (ROOT / "commit").is_file():
+        return (ROOT / "commit").read_text()
     try:
         return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -216,11 +242,12 @@ def main() -> None:
     there.add_argument("--texts", type=int, default=1_000_000)
     there.add_argument("--vectors", type=int, default=1_000_000)
     there.add_argument("--floor", type=float, default=0.9)
+    there.add_argument("--device", default="cuda")
     given = parser.parse_args()
     if given.command == "pack":
         pack(given.folder)
     else:
-        run(given.folder, given.out, given.texts, given.vectors, given.floor)
+        run(given.folder, given.out, given.texts, given.vectors, given.floor, given.device)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,9 @@ def meaning_of(rows: Rows, pairs: Pairs, positions: np.ndarray) -> Meaning:
     """What the cover of some rows (ascending positions, all of them compared) has to know of their meaning."""
     alike = pairs.alike
     place = np.searchsorted(pairs.positions, positions)
-    inside = (place < len(pairs.positions)) & (pairs.positions[np.minimum(place, len(pairs.positions) - 1)] == positions)
+    inside = (place < len(pairs.positions)) & (
+        pairs.positions[np.minimum(place, len(pairs.positions) - 1)] == positions
+    )
     vector = np.full(len(positions), -1, np.int64)
     vector[inside] = alike.group()[alike.texts.of_position[place[inside]]]
     count = len(alike.texts.keys)

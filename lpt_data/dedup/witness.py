@@ -131,8 +131,8 @@ def cover(
     apart = np.zeros(len(order), np.int64) if group is None else group
     words = _Words(buckets.of_row, starts, sets.starts, sets.ends, sets.values, threshold)
     state = _cover(order, ranks, words, no_meaning(len(order)) if meaning is None else meaning, references, apart)
-    counts = state.counts.tolist()
-    return Cover(state.witness, state.score, state.by, *counts, state.matched)
+    candidates, verified, alike, other_numbers = state.counts.tolist()
+    return Cover(state.witness, state.score, state.by, candidates, verified, alike, other_numbers, state.matched)
 
 
 def _id_words(ids: np.ndarray) -> list[np.ndarray]:

@@ -90,7 +90,7 @@ def find_alike(
     distinct = distinct_texts(texts, outside)
     exact_limit = config.exact_limit
     name = hashlib.sha256(f"lpt-pairs/1 {engine.source.digest} {exact_limit} {distinct.inside}\0".encode())
-    name.update(np.ascontiguousarray(distinct.keys))
+    name.update(np.ascontiguousarray(distinct.keys).data)
     path = engine.catalog / "pairs" / f"{name.hexdigest()[:16]}.parquet"
     kept = _load(path, config.threshold if engine.kept_only else floor)
     if isinstance(kept, Alike):
@@ -116,7 +116,6 @@ def _search(
     full = vectors.any(axis=1)
     lead = np.flatnonzero(full & (leads == np.arange(len(leads))))
     follow = np.flatnonzero(full & (leads != np.arange(len(leads))))
-    follow = follow[(leads[follow] < inside) | (follow < inside)]
     found = neighbours.all_pairs(
         vectors[lead],
         floor,
@@ -148,11 +147,11 @@ def _load(path: Path, least: float) -> Alike | float | None:
             if told["floor"] > least + 1e-12:
                 return float(told["floor"])
             table = file.read()
-        columns = [table[field.name].to_numpy() for field in _SCHEMA]
+        a, b, same, score = (table[field.name].to_numpy() for field in _SCHEMA)
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
         return None
     texts = Distinct(np.zeros((0, 0), np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
-    return Alike(texts, *columns, told)
+    return Alike(texts, a, b, same, score, told)
 
 
 def _no_pairs(floor: float | None, threshold: float) -> RefusedError:

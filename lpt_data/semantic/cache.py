@@ -3,10 +3,10 @@
     .lpt/embeddings/<digest>-<precision>/about.json     which model, for people
     .lpt/embeddings/<digest>-<precision>/<n>-<hash>.arrow
 
-A file holds ``key`` (the first 16 bytes of the SHA-256 of the text), ``vector`` (float16) and ``truncated``, and says in
-its header which embedder made it and what its bytes hash to. A file that is damaged, or that another embedder made, is
-left out and a note says so; its texts are embedded again. Files appear whole, so a run that was killed goes on behind
-the last one. Two runs may write at once: names are unique and a text that is there twice has equal vectors.
+A file holds ``key`` (the first 16 bytes of the SHA-256 of the text), ``vector`` (float16) and ``truncated``, and says
+in its header which embedder made it and what its bytes hash to. A file that is damaged, or that another embedder made,
+is left out and a note says so; its texts are embedded again. Files appear whole, so a run that was killed goes on
+behind the last one. Two runs may write at once: names are unique and a text that is there twice has equal vectors.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from manifests.files import atomic_path, make_folder, write_atomic
 
 KEY = 16  # bytes
 _HEADER = b"lpt.embeddings"
+_FILES = "[0-9]*.arrow"  # what a kill leaves unfinished starts with a dot
 
 
 def keys_of(texts: list[bytes]) -> np.ndarray:
@@ -54,7 +55,7 @@ class Cache:
         known, truncated = np.zeros((2, len(keys)), bool)
         vectors = np.zeros((len(keys), 0), np.float16)
         wanted = as_words(keys)
-        for path in sorted(self.folder.glob("*.arrow")):
+        for path in sorted(self.folder.glob(_FILES)):
             table = self._read(path)
             if table is None:
                 continue
@@ -81,10 +82,14 @@ class Cache:
             [pa.field(name, column.type) for name, column in zip(("key", "vector", "truncated"), columns, strict=True)],
             metadata={_HEADER: orjson.dumps(told)},
         )
-        number = len(list(self.folder.glob("*.arrow")))
-        with atomic_path(self.folder / f"{number:06}-{told['sha'][:12]}.arrow") as path:
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+        number = len(list(self.folder.glob(_FILES)))
+        table = pa.Table.from_arrays(columns, schema=schema)
+        with (
+            atomic_path(self.folder / f"{number:06}-{told['sha'][:12]}.arrow") as path,
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_file(sink, schema) as writer,
+        ):
+            writer.write_table(table)
 
     def describe(self, told: dict[str, object]) -> None:
         """Write down, for people, which model the vectors of this folder are from."""
@@ -117,13 +122,13 @@ def _fixed(rows: np.ndarray, width: int) -> pa.Array:
 def _bytes(column: pa.ChunkedArray, width: int, kind: type) -> np.ndarray:
     array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     size = np.dtype(kind).itemsize
-    flat = np.frombuffer(array.buffers()[1], kind, count=(len(array) + array.offset) * width // size)
+    flat: np.ndarray = np.frombuffer(array.buffers()[1], kind, count=(len(array) + array.offset) * width // size)
     return flat.reshape(-1, width // size)[array.offset :]
 
 
 def _digest(columns: list[pa.Array]) -> str:
     digest = xxhash.xxh3_128()
     for column in columns[:2]:
-        digest.update(_bytes(column, column.type.byte_width, np.uint8))
-    digest.update(np.packbits(np.asarray(columns[2].to_numpy(zero_copy_only=False))))
+        digest.update(_bytes(column, column.type.byte_width, np.uint8).data)
+    digest.update(np.packbits(columns[2].to_numpy(zero_copy_only=False)).data)
     return digest.hexdigest()

@@ -84,7 +84,7 @@ def open_embedder(model: Model, device: str | None = None, *, tokens_a_batch: in
         encode = _KINDS[model.kind](model, device, precision, tokens_a_batch)
     except ImportError as error:
         raise missing(f"the embedder needs a package that is not installed: {error.name}", seen=model.name) from error
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except Exception as error:  # four libraries with errors of their own
         raise BadInputError(
             "the embedder cannot be loaded",
             seen=f"{model.folder}: {(str(error).splitlines() or [type(error).__name__])[0][:300]}",
@@ -168,8 +168,11 @@ def _forward(network: Any, tokens: _Tokens, device: str, budget: int, pooling: s
     at = 0
     while at < len(order):
         width = int(padded[at])
-        end = min(int(np.searchsorted(padded, width, side="right")), at + max(1, budget // width))
-        rows, wanted = end - at, max(1, budget // width) if fill else end - at
+        most = max(1, budget // width)
+        end = min(int(np.searchsorted(padded, width, side="right")), at + most)
+        rows = end - at
+        # One row more is always empty: a mask without any padding would be dropped, and other kernels chosen.
+        wanted = most + 1 if fill else rows
         columns = torch.arange(width, device=device)
         some, length = starts[at:end], lengths[at:end]
         if wanted > rows:

@@ -63,7 +63,8 @@ def find_model(name: str) -> Model:
     if not weights:
         pickled = [path.name for path in folder.glob("**/*") if path.suffix in (".bin", ".pt", ".pth", ".pkl")]
         raise BadInputError(
-            "the embedder has no safetensors weights" + ("; pickled ones can run code and are not read" * bool(pickled)),
+            "the embedder has no safetensors weights"
+            + ("; pickled ones can run code and are not read" * bool(pickled)),
             seen=f"{folder}: {', '.join(sorted(pickled)) or 'no weights'}",
             next="a folder with model.safetensors, or --embedder minilm",
         )

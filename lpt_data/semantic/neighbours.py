@@ -153,8 +153,9 @@ def _index(
     for row in range(0, queries, _BLOCK):
         tell(row, queries)
         end = min(row + _BLOCK, queries)
-        limits, _, other = index.range_search(wide[row:end], threshold)
-        a = np.repeat(np.arange(row, end), np.diff(limits.astype(np.int64)))
+        ends, _, other = index.range_search(wide[row:end], threshold)
+        limits = ends.astype(np.int64)
+        a = np.repeat(np.arange(row, end), limits[1:] - limits[:-1])
         # A pair of queries may be met from one side alone, where the other's lists were not searched.
         keep = (a != other) if within else (other >= queries)
         kept_a.append(np.minimum(a, other)[keep].astype(np.int32))

@@ -22,11 +22,11 @@ def blocks(
     most: int,
     too_many: Callable[[int, float], Exception],
     tell: Callable[[int, int], None] = lambda done, total: None,
+    device: str = "cuda",
 ) -> tuple[np.ndarray, np.ndarray]:
     """The places a < b of products >= threshold, as `neighbours._blocks`."""
     import torch
 
-    device = torch.device("cuda")
     total = len(vectors)
     held = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
     kept: list[np.ndarray] = []
@@ -51,18 +51,20 @@ def blocks(
     return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
 
 
-def scores(vectors: np.ndarray, a: np.ndarray, b: np.ndarray, at_a_time: int = 1 << 18) -> np.ndarray:
+def scores(
+    vectors: np.ndarray, a: np.ndarray, b: np.ndarray, at_a_time: int = 1 << 18, device: str = "cuda"
+) -> np.ndarray:
     """Cosine of pairs in float64, as `neighbours.scores`."""
     import torch
 
-    held = torch.from_numpy(np.ascontiguousarray(vectors)).to("cuda")
+    held = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
     found = np.empty(len(a))
     with torch.inference_mode():
-        lengths = torch.cat([part.double().norm(dim=1) for part in held.split(at_a_time)]) if len(held) else held
+        lengths = torch.cat([part.double().norm(dim=1) for part in held.split(at_a_time)])
         lengths[lengths == 0] = torch.inf
         for at in range(0, len(a), at_a_time):
             here = slice(at, at + at_a_time)
-            one, other = (torch.from_numpy(side[here]).to("cuda").long() for side in (a, b))
+            one, other = (torch.from_numpy(side[here]).to(device).long() for side in (a, b))
             products = (held[one].double() * held[other].double()).sum(1)
             found[here] = (products / (lengths[one] * lengths[other])).clamp(max=1.0).cpu().numpy()
     return found

@@ -145,5 +145,3 @@ def _embedded(
             last = time.monotonic()
     if held:
         flush()
-
-
