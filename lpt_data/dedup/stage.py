@@ -30,7 +30,6 @@ from lpt_data.dedup.report import (
     Removals,
 )
 from lpt_data.dedup.rows import BESIDE_TEXT, Rows, Run, read, sketched_again, threads
-from lpt_data.dedup.shingles import ShingleSets
 from lpt_data.io.readers import raw_lines
 from lpt_data.progress import Progress, silent
 from lpt_data.semantic import alike
@@ -59,7 +58,8 @@ def decide(
     Raises UsageError for a method, policy, threshold or size that makes no sense, BadInputError when the rows do not
     fit in the memory given.
     """
-    bands = _check(config, engine)
+    bands = _check(config)
+    _check_meaning(config, engine)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     key, equal = fields.parts(config.key, dataset)
     share = templates.share_for(config.template_df, dataset.kind, key) if bands else 0.0
@@ -84,8 +84,9 @@ def decide(
             more["same_key_other_fields"] = {"key": key, "fields": list(equal), "rows": other}
             rows = replace(rows, sketch=fields.told_apart(rows.sketch, rows.group))
         tie = _twins(dataset, rows) if config.keep != "first" else None
-        found, counts, meant = find(rows, config, bands, run, tie, engine, progress)
-        more |= meant
+        found, counts = find(rows, config, bands, run, tie, engine, progress)
+        if "semantic" in counts:
+            more["semantic"] = counts.pop("semantic")
     finally:
         close()
     if reference is not None:
@@ -181,10 +182,9 @@ def find(
     tie: np.ndarray | None = None,
     engine: alike.Engine | None = None,
     progress: Progress = silent,
-) -> tuple[Removals, dict[str, Any], dict[str, Any]]:
-    """Decide every row; ``tie`` orders rows of one record id.
-
-    Returns also the counts that only the comparison by words can tell, and what that by meaning has to say.
+) -> tuple[Removals, dict[str, Any]]:
+    """Decide every row; ``tie`` orders rows of one record id. The counts are what the comparison itself can tell, and
+    under `semantic` what that of meanings can.
     """
     sketch = rows.sketch
 
@@ -205,21 +205,24 @@ def find(
     same = exact.classes(sketch.sequence, sketch.tokens, rank, rows.text, rows.group)
     total = len(rows.rows)
     leads = (same.leader == np.arange(total)) & ~same.empty
-    pairs = None
-    if config.semantic is not None and engine is not None:
-        pairs = semantic.pairs_of(rows, np.flatnonzero(leads), config.semantic, engine, progress)
-    found = Found(np.full(total, -1, np.int64), np.zeros(total), np.zeros(total, np.int8), np.zeros(total, bool))
     counts: dict[str, Any] = {}
-    more: dict[str, Any] = {}
-    if bands or pairs:
-        worded = np.flatnonzero(leads & (sketch.shingles > 0)) if bands else np.zeros(0, np.int64)
-        cover, counts = _cover(rows, worded, pairs, rank, config, run, found)
-        if pairs:
-            more["semantic"] = semantic.told(rows, pairs, cover)
+
+    def near(leaders: np.ndarray, rank: Callable[[np.ndarray], np.ndarray]) -> Found:
+        found = Found.nothing(total)
+        if bands:
+            told = _cover(rows, leaders[sketch.shingles[leaders] > 0], rank, config, run, found)
+            counts.update(told if not counts else {})
+        return found
+
+    if config.semantic is None or engine is None:
+        return _removals(same, near(np.flatnonzero(leads), rank), config, rows.references), counts
+    pairs = semantic.pairs_of(rows, np.flatnonzero(leads), config.semantic, engine, progress)
+    settled = semantic.settle(rows, pairs, rank, lambda some, ranks: near(some, ranks).by_words)
+    match = np.where(settled.meant, SEMANTIC, NEAR).astype(np.int8)
+    found = Found(settled.witness, settled.score, match, settled.matched)
     removals = _removals(same, found, config, rows.references)
-    if pairs:
-        more["semantic"]["weakest"] = report.weakest(rows, removals, SEMANTIC)
-    return removals, counts, more
+    weakest = report.weakest(rows, removals, SEMANTIC)
+    return removals, {**counts, "semantic": {**semantic.told(rows, pairs, settled), "weakest": weakest}}
 
 
 @dataclass(frozen=True)
@@ -228,49 +231,51 @@ class Found:
 
     witness: np.ndarray  # int64 [n], -1 for none
     score: np.ndarray  # float64 [n]
-    match: np.ndarray  # int8 [n], NEAR or SEMANTIC where there is a witness
+    match: np.ndarray  # int8 [n], NEAR or SEMANTIC, where there is a witness
     matched: np.ndarray  # bool [n]: in some verified pair
+
+    @classmethod
+    def nothing(cls, rows: int) -> Found:
+        """What is found before anything is compared."""
+        return cls(np.full(rows, -1, np.int64), np.zeros(rows), np.full(rows, NEAR, np.int8), np.zeros(rows, bool))
+
+    @property
+    def by_words(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Witness, score and whether there is a pair."""
+        return self.witness, self.score, self.matched
 
 
 def _cover(
     rows: Rows,
-    worded: np.ndarray,
-    pairs: semantic.Pairs | None,
+    leaders: np.ndarray,
     rank: Callable[[np.ndarray], np.ndarray],
     config: DedupConfig,
     run: Run,
     found: Found,
-) -> tuple[witness.Cover, dict[str, Any]]:
-    """Compare the rows that share a band or mean alike, and note the witnesses of those that go."""
-    grouped = lsh.buckets(rows.sketch.keys[worded], run)
+) -> dict[str, Any]:
+    """Compare the leaders that share a band, and note the witnesses of those that go."""
+    grouped = lsh.buckets(rows.sketch.keys[leaders], run)
     meets = (grouped.of_row >= 0).any(axis=0)
-    banded = worded[meets]
-    positions = banded if pairs is None else np.union1d(banded, semantic.in_pairs(pairs))
+    positions = leaders[meets]
     order = np.argsort(rank(positions), kind="stable")
-    rows.check_room(8 * int(rows.sketch.shingles[banded].sum(dtype=np.int64)), parse_bytes(config.memory))
-    sets = rows.shingle_sets(banded, config.ngram, run)
-    at = np.searchsorted(positions, banded)
-    near = lsh.Buckets(np.full((len(grouped.of_row), len(positions)), -1, np.int32), grouped.sizes)
-    near.of_row[:, at] = grouped.of_row[:, meets]
-    starts, ends = np.zeros((2, len(positions)), np.int64)
-    starts[at], ends[at] = sets.starts, sets.ends
+    rows.check_room(8 * int(rows.sketch.shingles[positions].sum(dtype=np.int64)), parse_bytes(config.memory))
+    sets = rows.shingle_sets(positions, config.ngram, run)
+    near = lsh.Buckets(np.ascontiguousarray(grouped.of_row[:, meets]), grouped.sizes)
     outcome = witness.cover(
         order,
         witness.id_ranks(rows.ids[positions]),
         near,
-        ShingleSets(starts, ends, sets.values),
+        sets,
         config.threshold,
         references=int(np.searchsorted(positions, rows.references)),
         group=None if rows.group is None else rows.group[positions],
-        meaning=None if pairs is None else semantic.meaning_of(rows, pairs, positions),
     )
     goes = outcome.witness >= 0
     found.witness[positions[goes]] = positions[outcome.witness[goes]]
     found.score[positions[goes]] = outcome.score[goes]
-    found.match[positions[goes]] = np.where(outcome.by[goes] == witness.WORDS, NEAR, SEMANTIC)
     found.matched[positions] = outcome.matched
-    return outcome, {
-        "rows_that_share_a_band": len(banded),
+    return {
+        "rows_that_share_a_band": len(positions),
         "candidates": outcome.candidates,
         "verified": outcome.verified,
         "largest_bucket": int(near.sizes.max(initial=0)),
@@ -382,14 +387,7 @@ def _extra(
     return extra
 
 
-def _check(config: DedupConfig, engine: alike.Engine | None) -> Bands | None:
-    unknown = [method for method in config.method if method not in METHODS]
-    if unknown or not config.method:
-        raise UsageError(
-            "no such method of deduplication",
-            seen=", ".join(unknown) or "none",
-            next=f"--method {','.join(METHODS)}, or one of them",
-        )
+def _check_meaning(config: DedupConfig, engine: alike.Engine | None) -> None:
     if ("semantic" in config.method) != (config.semantic is not None) or (config.semantic and not engine):
         raise UsageError(
             "the method semantic comes with its settings and an engine",
@@ -398,6 +396,16 @@ def _check(config: DedupConfig, engine: alike.Engine | None) -> Bands | None:
         )
     if config.semantic is not None:
         alike.check(config.semantic)
+
+
+def _check(config: DedupConfig) -> Bands | None:
+    unknown = [method for method in config.method if method not in METHODS]
+    if unknown or not config.method:
+        raise UsageError(
+            "no such method of deduplication",
+            seen=", ".join(unknown) or "none",
+            next=f"--method {','.join(METHODS)}, or one of them",
+        )
     witness.check_keep(config.keep)
     if not 1 <= config.ngram <= 64:
         raise UsageError("a shingle has 1 to 64 tokens", seen=config.ngram, next="ngram: 5")
