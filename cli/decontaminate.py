@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.dedup import finish
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples, named_paths
 from cli.output import Progress_, say, table
+from cli.semantic import Embedder, chosen, show_embedder
+
+if TYPE_CHECKING:
+    from lpt_data.contamination import Second
+    from lpt_data.contamination.items import Benchmarks
 
 EXAMPLES = examples(
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl",
     "lpt data decontaminate shards/ --benchmark gsm8k=gsm8k.jsonl --benchmark humaneval=HumanEval.jsonl.gz"
     " --out clean.parquet --report contamination.html",
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --coverage 0.7 --dry-run",
+    "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --semantic"
+    " --paraphrases rewritten.jsonl",
     "lpt sql \"select row, witness_id, score, detail from v_decision where reason = 'benchmark_overlap'\"",
 )
 
@@ -41,6 +48,32 @@ def decontaminate(
     longest_coverage: Annotated[
         float, typer.Option(help="Share of the question that such a row covers at least.")
     ] = 0.3,
+    semantic: Annotated[
+        bool,
+        typer.Option("--semantic", help="Ask an embedder too: rows that ask an item in other words go as well."),
+    ] = False,
+    embedder: Embedder = "minilm",
+    semantic_threshold: Annotated[
+        float, typer.Option(help="Cosine at which a row means what an item means, with --semantic.")
+    ] = 0.8,
+    semantic_numbers: Annotated[
+        float,
+        typer.Option(help="Share of the item's numbers that such a row names at least; 0: numbers do not matter."),
+    ] = 0.66,
+    paraphrases: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help='Canaries of the sixth kind: JSON lines such as {"item": 0, "paraphrase": "…"}; repeatable.',
+            show_default=False,
+        ),
+    ] = None,
+    perplexity: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a causal language model: name the items that it finds unusually likely. Removes nothing.",
+            show_default=False,
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.", show_default=False)
     ] = None,
@@ -60,10 +93,12 @@ def decontaminate(
     dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
     benchmarks = load_benchmarks(named_paths(benchmark, option="--benchmark"))
     check_paths(report, out, dataset, benchmarks, dry_run=dry_run)
-    config = config_for(
-        benchmarks, coverage=coverage, longest=longest, longest_coverage=longest_coverage, workers=workers
-    )
-    opened, progress, decide = Catalog.open(catalog), Progress_(), decider(benchmarks)
+    opened, progress = Catalog.open(catalog), Progress_()
+    rule = {"coverage": coverage, "longest": longest, "longest_coverage": longest_coverage, "workers": workers}
+    meant = (embedder, semantic_threshold) if semantic else None
+    second, more = asked(opened.directory, benchmarks, meant, paraphrases, perplexity)
+    config = config_for(benchmarks, semantic_numbers=semantic_numbers, **rule, **more)
+    decide = decider(benchmarks, second)
     ran = run_stage(
         "decontaminate", dataset, config, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
     )
@@ -71,6 +106,31 @@ def decontaminate(
         write_report(report, dataset, benchmarks, ran, progress)
     progress.close()
     finish(ran, opened, lambda: show_contamination(ran.extra), json=json)
+
+
+def asked(
+    catalog: Path,
+    benchmarks: Benchmarks,
+    meant: tuple[str, float] | None,
+    paraphrases: list[Path] | None,
+    perplexity: Path | None,
+) -> tuple[Second, dict[str, Any]]:
+    """What is asked beside n-grams, and the fields of the config that say so."""
+    from lpt_data.contamination import Second
+    from lpt_data.contamination.paraphrases import load_paraphrases
+    from lpt_data.contamination.perplexity import find_language_model
+
+    engine = semantic = None
+    if meant is not None:
+        engine, semantic = chosen(meant[0], catalog, ("semantic",), meant[1], None, True, None, None)
+    read = load_paraphrases(paraphrases, benchmarks) if paraphrases else None
+    model = find_language_model(perplexity) if perplexity is not None else None
+    config = {
+        "semantic": semantic,
+        "paraphrases": read.sha256 if read else (),
+        "perplexity": model.digest if model else "",
+    }
+    return Second(engine, read, model), config
 
 
 def show_contamination(extra: dict[str, Any]) -> None:
@@ -99,7 +159,14 @@ def show_contamination(extra: dict[str, Any]) -> None:
             for b in told
         ],
     )
+    if meant := extra.get("semantic"):
+        show_meant(meant, told)
     for b in told:
+        if odd := b.get("perplexity"):
+            say(
+                f"{b['name']}: {len(odd['flagged'])} of {odd['items']} items are unusually likely for {odd['model']} "
+                f"(measure: {odd['measure']}); flags only"
+            )
         reasons = Counter(item["reason"] for item in b["undetectable_items"])
         if reasons:
             say(f"{b['name']}: not detectable: " + ", ".join(f"{n} {reason}" for reason, n in reasons.items()))
@@ -109,6 +176,39 @@ def show_contamination(extra: dict[str, Any]) -> None:
     say(f"not checked: {extra['not_checked']}", style="dim")
     for note in extra["notes"]:
         say(f"note: {note}", style="bold yellow")
+
+
+def show_meant(meant: dict[str, Any], told: list[dict[str, Any]]) -> None:
+    """What the embedder said, what other thresholds would, and how well it knew the paraphrases."""
+    show_embedder(meant)
+    say(
+        f"rows that mean an item (cosine {meant['threshold']:g}, {meant['numbers']:.2g} of its numbers): "
+        f"{meant['rows_hit']:,}, {meant['rows_by_meaning_alone']:,} of them by meaning alone"
+    )
+    rates = [b["canaries"].get("paraphrase", {}).get("by_threshold", []) for b in told]
+    table(
+        ["threshold", "rows by meaning alone", "whatever the numbers", "paraphrase recall", "precision"],
+        [
+            (
+                at["threshold"],
+                at["rows_by_meaning_alone"],
+                at["rows_by_meaning_alone_whatever_the_numbers"],
+                *_rate(rates, at["threshold"], meant["numbers"]),
+            )
+            for at in meant["by_threshold"]
+        ],
+        title="the second opinion at other thresholds",
+    )
+
+
+def _rate(rates: list[list[dict[str, Any]]], threshold: float, numbers: float) -> tuple[str, str]:
+    found = [one for part in rates for one in part if (one["threshold"], one["numbers"]) == (threshold, numbers)]
+    planted = sum(one["planted"] for one in found)
+    if not planted:
+        return "–", "–"
+    right = sum(one["found"] for one in found)
+    any_ = right + sum(one["found_for_another_item_alone"] for one in found)
+    return f"{right / planted:.3f} of {planted:,}", f"{right / any_:.3f}" if any_ else "–"
 
 
 def _recall(told: dict[str, Any]) -> str:

@@ -101,9 +101,9 @@ def show_weakest(weakest: list[dict[str, Any]] | None, title: str) -> None:
         )
 
 
-def show_semantic(meant: dict[str, Any]) -> None:
-    """What a threshold of meaning is chosen by: pairs of every band of scores, and what the model did not read."""
-    model, search = meant["embedder"], meant["search"]
+def show_embedder(meant: dict[str, Any]) -> None:
+    """Which model made the vectors, what it did not read, and what of the cache could not be used."""
+    model = meant["embedder"]
     say(
         f"embedder {model['name']} {model['digest'][:12]}… on {model['device']} in {model['precision']}: "
         f"{meant['distinct_texts']:,} texts, {meant['embedded']:,} embedded in {meant['embedding_seconds']:.1f} s, "
@@ -117,6 +117,12 @@ def show_semantic(meant: dict[str, Any]) -> None:
         )
     for note in meant["cache_notes"]:
         say(f"note: {note}", style="bold yellow")
+
+
+def show_semantic(meant: dict[str, Any]) -> None:
+    """What a threshold of meaning is chosen by: pairs of every band of scores."""
+    show_embedder(meant)
+    search = meant["search"]
     told = f", recall {search['recall']['recall']} on a sample" if search.get("recall") else ""
     say(
         f"{meant['pairs']:,} pairs at or above {meant['floor']:g} ({search['method']} search{told}), "

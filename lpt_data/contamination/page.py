@@ -39,6 +39,7 @@ def page(body: dict[str, Any], shown: Sequence[Shown]) -> str:
         *(f'<p class="note">{_text(note)}</p>' for note in extra["notes"]),
         *_figures(extra["benchmarks"]),
         *(part for benchmark in extra["benchmarks"] for part in _lists(benchmark)),
+        *_opinion(extra),
         f"<h2>Removed rows, the weakest evidence first ({len(shown)} shown)</h2>",
         *(_pair(one) for one in shown),
         "</body></html>\n",
@@ -84,9 +85,29 @@ def _lists(benchmark: dict[str, Any]) -> list[str]:
     return found
 
 
+def _opinion(extra: dict[str, Any]) -> list[str]:
+    from lpt_data.contamination.report import opinion
+
+    found: list[str] = []
+    if meant := extra.get("semantic"):
+        rows = [
+            [f"{at['threshold']:g}", at["rows_by_meaning_alone"], at["rows_by_meaning_alone_whatever_the_numbers"]]
+            for at in meant["by_threshold"]
+        ]
+        found += ["<h2>Second opinion: meaning</h2>", *(f"<p>{_text(one)}</p>" for one in opinion(meant))]
+        found.append(_table(["cosine", "rows by meaning alone", "whatever the numbers"], rows))
+    for b in extra["benchmarks"]:
+        if odd := b.get("perplexity"):
+            found.append(f"<h2>Unusually likely for {_text(odd['model'])}: {_text(b['name'])}</h2>")
+            found.append(f"<p>{_text(odd['measure'])}</p>")
+            rows = [[one["item"], f"{one['value']:g}", f"{one['z']:g}"] for one in odd["flagged"]]
+            found.append(_table(["item", "value", "z"], rows))
+    return found
+
+
 def _pair(one: Shown) -> str:
     title = f"row {one.row} and {_text(one.benchmark)} item {one.item}"
-    told = f"{_text(one.criterion)}, coverage {one.coverage:.2f}, {one.longest:g} words in one piece"
+    told = _text(one.evidence)
     sides = f"<div><b>row</b>{_marked(one.row_text)}</div><div><b>item</b>{_marked(one.item_text)}</div>"
     return f'<section class="pair"><h3>{title}</h3><p>{told}</p><div class="sides">{sides}</div></section>'
 
