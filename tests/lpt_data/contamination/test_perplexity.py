@@ -70,7 +70,7 @@ def test_an_item_that_was_read_stands_out_and_the_others_do_not(model: LanguageM
 
     network = AutoModelForCausalLM.from_pretrained(model.folder)
     tokenizer = Tokenizer.from_file(str(model.folder / "tokenizer.json"))
-    read = "A zebra in Quito once sold 41 violins, 9 pens and a jug; what did it keep?"
+    read = ITEMS[5]
     ids = torch.tensor([tokenizer.encode(read).ids])
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     for _ in range(60):
@@ -82,20 +82,15 @@ def test_an_item_that_was_read_stands_out_and_the_others_do_not(model: LanguageM
     (folder / "tokenizer.json").write_bytes((model.folder / "tokenizer.json").read_bytes())
     after = find_language_model(folder)
     assert after.digest != model.digest
-    items = [*ITEMS, read]
-    told = anomalies(items, [None] * len(items), after, silent)
-    assert [one["place"] for one in told["flagged"]] == [24]
-    assert told["items"] == 25
-    assert anomalies(items, [None] * len(items), model, silent)["flagged"] == []
+    nothing = [None] * len(ITEMS)
+    assert anomalies(ITEMS, nothing, model, silent)["flagged"] == []
+    told = anomalies(ITEMS, nothing, after, silent)
+    assert told["flagged"][0]["place"] == 5
+    assert told["items"] == 24
     other = [item.replace("what is", "how much is") for item in ITEMS]
-    told = anomalies(
-        items,
-        [*other, "Once a zebra of Quito parted with 41 violins; nine pens, one jug: what was left?"],
-        after,
-        silent,
-    )
-    assert 24 in [one["place"] for one in told["flagged"]]
-    assert told["likelier_than_own_paraphrase"]["of"] == 25
+    told = anomalies(ITEMS, other, after, silent)
+    assert told["flagged"][0]["place"] == 5
+    assert told["likelier_than_own_paraphrase"]["of"] == 24
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path, model: LanguageModel) -> None:
