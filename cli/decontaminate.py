@@ -28,6 +28,33 @@ EXAMPLES = examples(
 )
 
 
+Semantic = Annotated[
+    bool,
+    typer.Option("--semantic", help="Ask an embedder too: rows that ask an item in other words go as well."),
+]
+MeaningThreshold = Annotated[
+    float, typer.Option(help="Cosine at which a row means what an item means, with --semantic.")
+]
+MeaningNumbers = Annotated[
+    float,
+    typer.Option(help="Share of the item's numbers that such a row names at least; 0: numbers do not matter."),
+]
+Paraphrases = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help='Canaries of the sixth kind: JSON lines such as {"item": 0, "paraphrase": "…"}; repeatable.',
+        show_default=False,
+    ),
+]
+Perplexity = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of a causal language model: name the items that it finds unusually likely. Removes nothing.",
+        show_default=False,
+    ),
+]
+
+
 def decontaminate(
     inputs: Inputs,
     benchmark: Annotated[
@@ -48,32 +75,12 @@ def decontaminate(
     longest_coverage: Annotated[
         float, typer.Option(help="Share of the question that such a row covers at least.")
     ] = 0.3,
-    semantic: Annotated[
-        bool,
-        typer.Option("--semantic", help="Ask an embedder too: rows that ask an item in other words go as well."),
-    ] = False,
+    semantic: Semantic = False,
     embedder: Embedder = "minilm",
-    semantic_threshold: Annotated[
-        float, typer.Option(help="Cosine at which a row means what an item means, with --semantic.")
-    ] = 0.8,
-    semantic_numbers: Annotated[
-        float,
-        typer.Option(help="Share of the item's numbers that such a row names at least; 0: numbers do not matter."),
-    ] = 0.66,
-    paraphrases: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help='Canaries of the sixth kind: JSON lines such as {"item": 0, "paraphrase": "…"}; repeatable.',
-            show_default=False,
-        ),
-    ] = None,
-    perplexity: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of a causal language model: name the items that it finds unusually likely. Removes nothing.",
-            show_default=False,
-        ),
-    ] = None,
+    semantic_threshold: MeaningThreshold = 0.8,
+    semantic_numbers: MeaningNumbers = 0.66,
+    paraphrases: Paraphrases = None,
+    perplexity: Perplexity = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.", show_default=False)
     ] = None,

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
 
-from lpt_data.config import SemanticConfig
+from lpt_data.config import DedupConfig, SemanticConfig
 from lpt_data.dedup.report import differing
 from lpt_data.dedup.rows import Rows
 from lpt_data.dedup.witness import id_ranks
 from lpt_data.progress import Progress
 from lpt_data.semantic import numbers
 from lpt_data.semantic.alike import Alike, Engine, find_alike
+from lpt_data.semantic.alike import check as check_settings
 from lpt_data.semantic.cache import as_words
+from manifests.errors import UsageError
 
 BIN = 0.01  # of the histogram
 BAND = 0.05  # of the samples
@@ -76,10 +78,40 @@ class Settled:
 
 
 Rank = Callable[[np.ndarray], np.ndarray]  # the place of some rows in the declared order
-Near = Callable[[np.ndarray, Rank], tuple[np.ndarray, np.ndarray, np.ndarray]]  # witness, score, matched by position
 
 
-def settle(rows: Rows, pairs: Pairs, rank: Rank, near: Near) -> Settled:
+class Near(Protocol):
+    """What the comparison by words found, by position."""
+
+    @property
+    def witness(self) -> np.ndarray:
+        """The row that each repeats, -1 for none: int64 [n]."""
+        ...
+
+    @property
+    def score(self) -> np.ndarray:
+        """float64 [n]."""
+        ...
+
+    @property
+    def matched(self) -> np.ndarray:
+        """Whether a row is in some verified pair: bool [n]."""
+        ...
+
+
+def check(config: DedupConfig, engine: Engine | None) -> None:
+    """Raise UsageError for the method without its settings or an engine, and for values that make no sense."""
+    if ("semantic" in config.method) != (config.semantic is not None) or (config.semantic and not engine):
+        raise UsageError(
+            "the method semantic comes with its settings and an engine",
+            seen=f"method {','.join(config.method)}",
+            next="DedupConfig(method=('semantic',), semantic=SemanticConfig(…)) and decide(…, engine=…)",
+        )
+    if config.semantic is not None:
+        check_settings(config.semantic)
+
+
+def settle(rows: Rows, pairs: Pairs, rank: Rank, near: Callable[[np.ndarray, Rank], Near]) -> Settled:
     """Decide the rows of ``pairs``; ``near`` decides some of them by their words, in the order of a rank."""
     total, positions = len(rows.rows), pairs.positions
     meaning = _meaning(rows, pairs)
@@ -98,8 +130,9 @@ def settle(rows: Rows, pairs: Pairs, rank: Rank, near: Near) -> Settled:
             return ranks
 
         here = np.union1d(np.flatnonzero(fixed), todo)
-        by_words, how, met = near(positions[here], settled_first)
-        matched |= met
+        found = near(positions[here], settled_first)
+        by_words, how = found.witness, found.score
+        matched |= found.matched
         stays = todo[by_words[positions[todo]] < 0]
         order = stays[np.argsort(place[stays], kind="stable")]
         goes, avoided = _greedy(order, np.flatnonzero(fixed), meaning, positions, rows.references)

@@ -10,7 +10,7 @@ import pytest
 from command_line import invoke
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lpt_data"))
-from tiny_embedder import static_model  # noqa: E402
+from tiny_embedder import static_model
 
 ROWS = ["the cat sat on the mat", "the feline sat on the mat", "pay him 5 dollars", "pay him 50 dollars", "red car"]
 
