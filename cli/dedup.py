@@ -121,6 +121,7 @@ def dedup(
     from lpt_data.quick_start import leave_out_unused
 
     leave_out_unused()
+    from dataclasses import replace
     from functools import partial
 
     from lpt_data.config import DedupConfig
@@ -130,11 +131,8 @@ def dedup(
     from manifests.catalog import Catalog
 
     methods = tuple(name.strip() for name in method.split(",") if name.strip())
-    meant = (semantic_threshold, floor, same_numbers, exact_limit)
-    engine, semantic = chosen(embedder, catalog, methods, *meant, rethreshold)
     config = DedupConfig(
         method=methods,
-        semantic=semantic,
         threshold=threshold,
         key=key,
         keep=keep,
@@ -152,8 +150,10 @@ def dedup(
         foretell(dataset, config, out, reference, json=json)
         return
     opened, progress = Catalog.open(catalog), Progress_()
+    meant = (semantic_threshold, floor, same_numbers, exact_limit)
+    engine, semantic = chosen(embedder, opened.directory, methods, *meant, rethreshold)
     decided = partial(decide, reference=reference, output=out, engine=engine)
-    files = reference.files if reference else ()
+    config, files = replace(config, semantic=semantic), reference.files if reference else ()
     report = run_stage(
         "dedup", dataset, config, decided, output=out, catalog=opened, progress=progress, references=files
     )
@@ -182,7 +182,7 @@ def foretell(dataset: Dataset, config: DedupConfig, out: Path, reference: Datase
     table(["foretold", ""], rows)
     how = "all of its rows" if told.rows_are_exact else f"{told.sample_rows:,} rows; rows counted by bytes"
     say(f"from {how}; nothing was written", style="yellow")
-    if config.semantic is not None:
+    if "semantic" in config.method:
         say("embedding and the comparison of meanings are not in these figures", style="yellow")
     if told.needed_bytes > told.cap_bytes:
         say("the cap is too small: the command would refuse", style="bold red")

@@ -57,7 +57,7 @@ Rethreshold = Annotated[
 
 def chosen(
     embedder: str,
-    catalog: Path | None,
+    catalog: Path,
     methods: tuple[str, ...],
     threshold: float,
     floor: float | None,
@@ -81,13 +81,11 @@ def chosen(
     from lpt_data.semantic.alike import Engine
     from lpt_data.semantic.models import find_model
     from lpt_data.semantic.vectors import source_of
-    from manifests.catalog import Catalog
 
-    model, folder = find_model(embedder), Catalog.open(catalog).directory
-    source = source_of(model, folder)
+    source = source_of(find_model(embedder), catalog)
     cosine = threshold if rethreshold is None else rethreshold
     config = SemanticConfig(source.digest, cosine, floor, same_numbers, exact_limit)
-    return Engine(source, folder, kept_only=rethreshold is not None), config
+    return Engine(source, catalog, kept_only=rethreshold is not None), config
 
 
 def show_weakest(weakest: list[dict[str, Any]] | None, title: str) -> None:

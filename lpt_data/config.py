@@ -66,7 +66,7 @@ class DecontaminateConfig:
     stop_items: float = 0.01  # an n-gram in at least this share of a benchmark's items (10 to 50 items) is a template
     stop_rows: float = 0.05  # so is one in more than this share of the distinct rows (and more than 20)
     semantic: SemanticConfig | None = None  # the second opinion: None, only n-grams are asked
-    semantic_numbers: float = 2 / 3  # share of an item's numbers that a row of its meaning names at least
+    semantic_numbers: float = 0.66  # share of an item's numbers that a row of its meaning names at least
     paraphrases: tuple[str, ...] = ()  # sha256 of each file
     perplexity: str = ""  # digest of the language model that is asked for anomalies; empty: none is
     workers: int | None = field(default=None, metadata=NO_IDENTITY)

@@ -25,7 +25,7 @@ from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, RE
 from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, threads
 from lpt_data.dedup.spill import Spill
 from lpt_data.io.jsonl import chosen_lines
-from lpt_data.progress import Progress
+from lpt_data.progress import Progress, silent
 from lpt_data.semantic import alike
 from lpt_data.stage import StageResult
 from manifests.arrow import plain_rows
@@ -83,8 +83,8 @@ class Work:
     run: Run
     spill: Spill
     budget: Room
-    engine: alike.Engine | None
-    progress: Progress
+    engine: alike.Engine | None = None  # of the method semantic
+    progress: Progress = silent
 
     @property
     def workers(self) -> int:
