@@ -199,7 +199,9 @@ def main() -> None:
         began = time.process_time()
         index = neighbours.all_pairs(vectors, 0.75, exact_limit=1000)
         body = {
-            "command": " ".join(["python", "benchmarks/semantic/run.py", *sys.argv[1:]]),
+            "command": " ".join(["python", "benchmarks/semantic/run.py", *sys.argv[1:]]).replace(
+                str(given.catalog), "DIR"
+            ),
             "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}",
             "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
             "texts": len(texts),
