@@ -202,7 +202,10 @@ def run(folder: Path, out: Path, count: int, vectors_count: int, floor: float, d
     print(json.dumps(longer), flush=True)
     same = invariance(embedder, said[:150_000], vectors[:150_000])
     print(json.dumps(same), flush=True)
-    search = pairs(vectors[:vectors_count], floor, min(count, 1000), device)
+    try:
+        search = pairs(vectors[:vectors_count], floor, min(count, 1000), device)
+    except Exception as problem:  # what was measured before is not lost
+        search = {"error": f"{type(problem).__name__}: {problem}"}
     print(json.dumps(search), flush=True)
     told = {
         "command": " ".join(sys.argv),

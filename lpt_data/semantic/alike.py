@@ -110,7 +110,9 @@ def _search(
     vectors: np.ndarray, inside: int, floor: float, config: SemanticConfig, engine: Engine, progress: Progress
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
     """Compare one text of each distinct vector; a vector of zeros resembles nothing."""
-    rows = np.ascontiguousarray(vectors).view(np.dtype((np.void, vectors.shape[1] * 2 or 1))).ravel()
+    if not vectors.shape[1]:  # no texts
+        vectors = np.zeros((0, 1), np.float16)
+    rows = np.ascontiguousarray(vectors).view(np.dtype((np.void, 2 * vectors.shape[1]))).ravel()
     _, first, of_text = np.unique(rows, return_index=True, return_inverse=True)
     leads = first[of_text]
     full = vectors.any(axis=1)

@@ -284,3 +284,16 @@ def test_the_method_needs_its_settings_and_the_settings_their_method(tmp_path: P
     for config in (DedupConfig(method=("semantic",)), DedupConfig(semantic=SemanticConfig())):
         with pytest.raises(UsageError, match="comes with"):
             decide(rows, config, silent, engine=engine)
+
+
+@pytest.mark.parametrize("rows", [["the cat sat"], ["zzz", "zzz yyy"], ["the cat"] * 500])
+def test_corpora_with_nothing_to_compare(tmp_path: Path, engine: Engine, rows: list[str]) -> None:
+    gone, extra = run(tmp_path, engine, rows, at=0.9)
+    assert len(gone) == len(rows) - len(set(rows))
+    assert extra["semantic"]["pairs"] == 0
+    assert extra["semantic"]["distinct_texts"] == len(set(rows))
+
+
+def test_no_texts_at_all(engine: Engine) -> None:
+    found = alike.find_alike([], np.zeros(0, bool), SemanticConfig(engine.source.digest), engine, silent)
+    assert (len(found.a), found.told["distinct_texts"]) == (0, 0)
