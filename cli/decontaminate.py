@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.dedup import finish
-from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples, named_paths
+from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, benchmark_paths, examples
 from cli.output import Progress_, say, table
 from cli.semantic import Embedder, chosen, show_embedder
 
@@ -21,6 +22,7 @@ EXAMPLES = examples(
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl",
     "lpt data decontaminate shards/ --benchmark gsm8k=gsm8k.jsonl --benchmark humaneval=HumanEval.jsonl.gz"
     " --out clean.parquet --report contamination.html",
+    "lpt data decontaminate chats.jsonl --benchmark gsm8k --out clean.jsonl   # after: lpt data benchmarks add …",
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --coverage 0.7 --dry-run",
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --semantic"
     " --paraphrases rewritten.jsonl",
@@ -59,7 +61,7 @@ def decontaminate(
     inputs: Inputs,
     benchmark: Annotated[
         list[str],
-        typer.Option("--benchmark", help="NAME=PATH of a benchmark that must not be trained on; repeatable."),
+        typer.Option("--benchmark", help="NAME=PATH, or NAME once added, of a benchmark; repeatable."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.", show_default=False)],
     report: Annotated[
@@ -91,48 +93,49 @@ def decontaminate(
     json: Json = False,
 ) -> None:
     """Remove rows that repeat benchmark items; name the items; say with canaries what would have been found."""
-    from lpt_data.contamination import config_for, decider, load_benchmarks
-    from lpt_data.contamination.report import check_paths, write_report
-    from lpt_data.dataset import Dataset
-    from lpt_data.stage import run_stage
+    from lpt_data.contamination.report import check_paths
+    from lpt_data.report.contamination import write_contamination
+    from lpt_data.works import Source
+    from lpt_data.works import decontaminate as decontaminate_work
     from manifests.catalog import Catalog
 
-    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
-    benchmarks = load_benchmarks(named_paths(benchmark, option="--benchmark"))
-    check_paths(report, out, dataset, benchmarks, dry_run=dry_run)
-    opened, progress = Catalog.open(catalog), Progress_()
     rule = {"coverage": coverage, "longest": longest, "longest_coverage": longest_coverage, "workers": workers}
-    meant = (embedder, semantic_threshold) if semantic else None
-    second, more = asked(opened.directory, benchmarks, meant, paraphrases, perplexity)
-    config = config_for(benchmarks, semantic_numbers=semantic_numbers, **rule, **more)
-    decide = decider(benchmarks, second)
-    ran = run_stage(
-        "decontaminate", dataset, config, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
+    meant = (embedder, semantic_threshold, semantic_numbers) if semantic else None
+    ask = partial(asked, catalog, meant, paraphrases, perplexity)
+    work, benchmarks = decontaminate_work(
+        Source(tuple(inputs), layout, text_column), benchmark_paths(benchmark, catalog), out, ask=ask, **rule
     )
+    check_paths(report, out, work.dataset, benchmarks, dry_run=dry_run)
+    opened, progress = Catalog.open(catalog), Progress_()
+    ran = work.run(opened, progress, dry_run=dry_run)
     if report is not None:
-        write_report(report, dataset, benchmarks, ran, progress)
+        write_contamination(report, work.dataset, benchmarks, ran, opened, progress)
     progress.close()
     finish(ran, opened, lambda: show_contamination(ran.extra), json=json)
 
 
 def asked(
-    catalog: Path,
-    benchmarks: Benchmarks,
-    meant: tuple[str, float] | None,
+    catalog: Path | None,
+    meant: tuple[str, float, float] | None,
     paraphrases: list[Path] | None,
     perplexity: Path | None,
+    benchmarks: Benchmarks,
 ) -> tuple[Second, dict[str, Any]]:
     """What is asked beside n-grams, and the fields of the config that say so."""
     from lpt_data.contamination import Second
     from lpt_data.contamination.paraphrases import load_paraphrases
     from lpt_data.contamination.perplexity import find_language_model
+    from manifests.catalog import Catalog
 
     engine = semantic = None
+    config: dict[str, Any] = {}
     if meant is not None:
-        engine, semantic = chosen(meant[0], catalog, ("semantic",), meant[1], None, True, None, None)
+        folder = Catalog.open(catalog).directory
+        engine, semantic = chosen(meant[0], folder, ("semantic",), meant[1], None, True, None, None)
+        config["semantic_numbers"] = meant[2]
     read = load_paraphrases(paraphrases, benchmarks) if paraphrases else None
     model = find_language_model(perplexity) if perplexity is not None else None
-    config = {
+    config |= {
         "semantic": semantic,
         "paraphrases": read.sha256 if read else (),
         "perplexity": model.digest if model else "",
@@ -153,7 +156,7 @@ def show_contamination(extra: dict[str, Any]) -> None:
                 b["items_hit"],
                 b["rows_hit"],
                 b["any_13gram"]["rows"],
-                b["any_50_characters"]["rows"],
+                (b["any_50_characters"] or {}).get("rows"),
             )
             for b in told
         ],
@@ -173,6 +176,13 @@ def show_contamination(extra: dict[str, Any]) -> None:
             say(
                 f"{b['name']}: {len(odd['flagged'])} of {odd['items']} items are unusually likely for {odd['model']} "
                 f"(measure: {odd['measure']}); flags only"
+            )
+        if programs := b.get("programs"):
+            found = f"{programs['items_hit']:,} in {programs['rows_hit']:,} rows"
+            short = f"{programs['too_short']:,} too short for that"
+            say(
+                f"{b['name']}: {programs['items']:,} programs looked for under other names ({short}): {found}; "
+                f"canary recall {_recall(programs['canary'])}"
             )
         reasons = Counter(item["reason"] for item in b["undetectable_items"])
         if reasons:

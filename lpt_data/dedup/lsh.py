@@ -25,6 +25,7 @@ BITMAP = 8  # words of 64 bits: which of 512 places the shingles of a row fall o
 MOST_PAIRS = 64  # rows of a bucket up to which every pair of it is looked at before the rows are joined
 HUGE = 1000  # rows from which a bucket is worth a line in the report
 GRID = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+_NO_BITMAPS = np.zeros((0, BITMAP), np.uint64)
 _START = np.uint64(0x2545F4914F6CDD1D)
 _ONE, _WORD, _INSIDE, _PLACE = (np.uint64(n) for n in (1, 6, 63, 55))
 _M1, _M2, _M4 = (np.uint64(n) for n in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
@@ -155,6 +156,11 @@ def links(keys: np.ndarray, who: np.ndarray, bitmaps: np.ndarray, shingles: np.n
     """
     joined, shares, sizes = _links(keys, who, bitmaps, shingles, threshold)
     return Links(joined, shares, int(sizes.max(initial=0)), int(np.count_nonzero(sizes >= HUGE)))
+
+
+def repeated(keys: np.ndarray) -> np.ndarray:
+    """Which rows have a key, uint64 [k], that another one has too: int64, ascending."""
+    return np.flatnonzero(links(keys, np.arange(len(keys)), _NO_BITMAPS, np.zeros(0, np.int32), 1.0).shares)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from lpt_data.conservation import check_conservation
 from lpt_data.contamination import Second, config_for, decider, load_benchmarks
 from lpt_data.contamination.meaning import _members
 from lpt_data.contamination.paraphrases import load_paraphrases
-from lpt_data.contamination.report import write_report
 from lpt_data.dataset import Dataset
 from lpt_data.progress import silent
+from lpt_data.report.contamination import write_contamination
 from lpt_data.semantic.alike import Engine
 from lpt_data.semantic.models import find_model
 from lpt_data.semantic.vectors import source_of
@@ -170,7 +170,7 @@ def test_a_share_of_numbers_is_a_share(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["r.md", "r.html", "r.json"])
 def test_the_report_shows_row_beside_item(tmp_path: Path, engine: Engine, form: str) -> None:
-    rows = [{"text": PARAPHRASES[0] + " <script>\x1b[31m"}, {"text": "dog"}]
+    rows = [{"text": PARAPHRASES[0] + " <script>alert(1)\x1b[31m"}, {"text": "dog"}]
     dataset = Dataset.open([put(tmp_path / "rows.jsonl", rows)])
     benchmarks = load_benchmarks({"b": [put(tmp_path / "bench.jsonl", ITEMS)]})
     config = config_for(benchmarks, semantic=SemanticConfig(engine.source.digest, 0.9), workers=1)
@@ -180,12 +180,12 @@ def test_the_report_shows_row_beside_item(tmp_path: Path, engine: Engine, form: 
         catalog=catalog,
     )  # fmt: skip
     assert ran.body["removed"] == {"benchmark_semantic": 1}
-    write_report(tmp_path / form, dataset, benchmarks, ran, silent)
+    write_contamination(tmp_path / form, dataset, benchmarks, ran, catalog, silent)
     said = (tmp_path / form).read_text()
     assert "meaning, cosine " in said or form == "r.json"
     assert "by meaning alone" in said or form == "r.json"
     assert "\x1b" not in said
-    assert "<script>" not in said or form != "r.html"
+    assert "<script>alert(1)" not in said or form != "r.html"
 
 
 def test_members_of_groups() -> None:
