@@ -11,6 +11,17 @@ NO_IDENTITY = {"identity": False}
 
 
 @dataclass(frozen=True)
+class SemanticConfig:
+    """When two texts mean the same, by which embedder, and how far down pairs are kept."""
+
+    embedder: str = ""  # identity of the vectors: digest of the model and precision of the arithmetic
+    threshold: float = 0.9  # cosine, 0..1
+    floor: float | None = None  # pairs from here on are kept; None: 0.2 below the threshold, not below 0.5
+    same_numbers: bool = True  # texts that name different numbers are no duplicates
+    exact_limit: int | None = None  # vectors up to which all pairs are looked at; None: by device
+
+
+@dataclass(frozen=True)
 class DedupConfig:
     """What counts as a duplicate, how it is looked for, and which copy stays."""
 
@@ -26,6 +37,7 @@ class DedupConfig:
     # conversations and other messages, none for plain text and columns.
     template_df: float | None = None
     alarm_share: float = 0.01  # of the rows of a file that one kept row may stand for before the report warns
+    semantic: SemanticConfig | None = None  # of the method of that name
     workers: int | None = field(default=None, metadata=NO_IDENTITY)
     memory: str | None = field(default=None, metadata=NO_IDENTITY)  # such as "4GB"
 
@@ -53,6 +65,10 @@ class DecontaminateConfig:
     longest_coverage: float = 0.3  # ... where they, with all other matches, cover this share of the question
     stop_items: float = 0.01  # an n-gram in at least this share of a benchmark's items (10 to 50 items) is a template
     stop_rows: float = 0.05  # so is one in more than this share of the distinct rows (and more than 20)
+    semantic: SemanticConfig | None = None  # the second opinion: None, only n-grams are asked
+    semantic_numbers: float = 0.66  # share of an item's numbers that a row of its meaning names at least
+    paraphrases: tuple[str, ...] = ()  # sha256 of each file
+    perplexity: str = ""  # digest of the language model that is asked for anomalies; empty: none is
     workers: int | None = field(default=None, metadata=NO_IDENTITY)
 
 

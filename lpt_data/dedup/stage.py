@@ -15,21 +15,22 @@ import xxhash
 
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
-from lpt_data.dedup import compare, exact, fields, graph, lsh, report, templates, witness
+from lpt_data.dedup import compare, exact, fields, graph, lsh, report, semantic, templates, witness
+from lpt_data.dedup.decided import decision_table
 from lpt_data.dedup.lsh import BITMAP, Bands
 from lpt_data.dedup.memory import Budget, budget, give_back
 from lpt_data.dedup.minhash import Scheme
-from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
+from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REFERENCE, SEMANTIC, Removals
 from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, thread_count, threads
 from lpt_data.dedup.spill import Spill
 from lpt_data.io.jsonl import chosen_lines
-from lpt_data.progress import Progress
+from lpt_data.progress import Progress, silent
+from lpt_data.semantic import alike
 from lpt_data.stage import StageResult
-from manifests import decisions
 from manifests.arrow import plain_rows
 from manifests.errors import UsageError
 
-METHODS = ("exact", "minhash")
+METHODS = ("exact", "minhash", "semantic")
 
 
 def decide(
@@ -39,11 +40,13 @@ def decide(
     *,
     reference: Dataset | None = None,
     output: Path | None = None,
+    engine: alike.Engine | None = None,
 ) -> StageResult:
     """Find the duplicates of a dataset: `lpt_data.stage.run_stage` writes what stays.
 
     Rows that repeat one of `reference` go on its account; its own rows are compared with nothing and never go. What
     does not fit in the memory given lies in a nameless file beside `output` (None: in the folder of temporary files).
+    The method `semantic` needs an `engine`: an embedder, and where its vectors are kept.
 
     Raises UsageError for a method, policy, threshold or size that makes no sense, BadInputError when the memory is not
     enough even so, or the disk.
@@ -51,6 +54,7 @@ def decide(
     from lpt_data.dedup.predict import count_rows, foretold
 
     bands = check(config)
+    semantic.check(config, engine)
     told = foretold(dataset, config, output or Path("out.jsonl"), reference)
     room = budget(config.memory, thread_count(config.workers))
     if not any(source.format == "json" for source in dataset.files):  # an array would be read whole to count it
@@ -60,8 +64,8 @@ def decide(
     run, close = threads(config.workers)
     try:
         with Spill(output.parent if output else None) as file:
-            work = Work(config, bands, scheme, run, file, room)
-            result = _decide(dataset, reference, work, progress)
+            work = Work(config, bands, scheme, run, file, room, engine, progress)
+            result = _decide(dataset, reference, work)
             result.extra.update(told)
             return result
     finally:
@@ -79,10 +83,12 @@ class Work:
     run: Run
     spill: Spill
     budget: Room
+    engine: alike.Engine | None = None  # of the method semantic
+    progress: Progress = silent
 
 
-def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: Progress) -> StageResult:
-    config, bands = work.config, work.bands
+def _decide(dataset: Dataset, reference: Dataset | None, work: Work) -> StageResult:
+    config, bands, progress = work.config, work.bands, work.progress
     key, equal = fields.parts(config.key, dataset)
     share = templates.share_for(config.template_df, dataset.kind, key) if bands else 0.0
     rows = _read(dataset, reference, key, equal, work, None if share else bands, progress)
@@ -104,6 +110,8 @@ def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: P
         rows = fields.told_apart(rows)
     progress(dataset.rows_in, None, "comparing")
     found, counts = find(rows, work, _twins(dataset, rows) if config.keep != "first" else None)
+    if "semantic" in counts:
+        more["semantic"] = counts.pop("semantic")
     if reference is not None:
         more["reference"] = {
             "files": [source.path for source in reference.files],
@@ -112,7 +120,7 @@ def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: P
         }
     give_back()
     extra = _extra(rows, found, work, counts, dataset)
-    decided = _decisions(rows, found, config, reference)
+    decided = decision_table(rows, found, config, reference)
     return StageResult(decided, _record_ids(dataset, rows), {**extra, **more})
 
 
@@ -192,7 +200,9 @@ def _as_written(dataset: Dataset, wanted: np.ndarray) -> Iterator[tuple[np.ndarr
 
 
 def find(rows: Rows, work: Work, tie: np.ndarray | None = None) -> tuple[Removals, dict[str, Any]]:
-    """Decide every row; ``tie`` orders rows of one record id. The counts are what the comparison itself can tell."""
+    """Decide every row; ``tie`` orders rows of one record id. The counts are what the comparison itself can tell, and
+    under `semantic` what that of meanings can.
+    """
 
     def rank(positions: np.ndarray) -> np.ndarray:
         order = witness.total_order(
@@ -210,12 +220,24 @@ def find(rows: Rows, work: Work, tie: np.ndarray | None = None) -> tuple[Removal
 
     same = exact.classes(rows.sequence, rows.tokens, rank, rows.text, rows.group)
     total = len(rows.rows)
-    near = Near(np.full(total, -1, np.int64), np.zeros(total), np.zeros(total, bool))
     counts: dict[str, Any] = {}
-    if work.bands:
-        leads = (same.leader == np.arange(total)) & (rows.shingles > 0)
-        counts = _cover(rows, np.flatnonzero(leads), rank, work, near)
-    return _removals(same, near, work.config, rows.references), counts
+
+    def near(leaders: np.ndarray, rank: semantic.Rank) -> Near:
+        found = Near(np.full(total, -1, np.int64), np.zeros(total), np.zeros(total, bool))
+        if work.bands:
+            told = _cover(rows, leaders[rows.shingles[leaders] > 0], rank, work, found)
+            counts.update(told if not counts else {})
+        return found
+
+    leads = np.flatnonzero((same.leader == np.arange(total)) & ~same.empty)
+    if work.config.semantic is None or work.engine is None:
+        return _removals(same, near(leads, rank), np.zeros(total, bool), work.config, rows.references), counts
+    pairs = semantic.pairs_of(rows, leads, work.config.semantic, work.engine, work.progress)
+    settled = semantic.settle(rows, pairs, rank, near)
+    found = Near(settled.witness, settled.score, settled.matched)
+    removals = _removals(same, found, settled.meant, work.config, rows.references)
+    weakest = report.weakest(rows, removals, SEMANTIC)
+    return removals, {**counts, "semantic": {**semantic.told(rows, pairs, settled), "weakest": weakest}}
 
 
 @dataclass(frozen=True)
@@ -266,14 +288,18 @@ def _cover(
     }
 
 
-def _removals(same: exact.Classes, near: Near, config: DedupConfig, references: int) -> Removals:
-    """Carry what befell each leader over to the rows that equal it; rows of the reference stay."""
+def _removals(same: exact.Classes, near: Near, meant: np.ndarray, config: DedupConfig, references: int) -> Removals:
+    """Carry what befell each leader over to the rows that equal it; rows of the reference stay.
+
+    ``meant`` (bool [n]) tells the leaders that went by their meaning.
+    """
     positions = np.arange(len(same.leader))
     follows = same.leader != positions
     goes = near.witness[same.leader] >= 0
     match = np.zeros(len(positions), np.int8)
-    match[follows] = np.where(same.same_bytes[follows], EXACT, NORMALIZED) if "exact" in config.method else NEAR
-    match[goes] = NEAR
+    loose = NEAR if "minhash" in config.method else SEMANTIC
+    match[follows] = np.where(same.same_bytes[follows], EXACT, NORMALIZED) if "exact" in config.method else loose
+    match[goes] = np.where(meant[same.leader[goes]], SEMANTIC, NEAR)
     found = np.where(goes, near.witness[same.leader], np.where(follows, same.leader, -1))
     score = np.where(goes, near.score[same.leader], np.where(follows, 1.0, 0.0))
     reason = np.where((found >= 0) & (found < references), REFERENCE, match).astype(np.int8)
@@ -286,62 +312,14 @@ def _removals(same: exact.Classes, near: Near, config: DedupConfig, references: 
     return Removals(reason, found, score, match)
 
 
-def _decisions(rows: Rows, found: Removals, config: DedupConfig, reference: Dataset | None) -> pa.Table:
-    gone = np.flatnonzero(found.reason)
-    reason, witnesses = found.reason[gone], np.maximum(found.witness[gone], 0)
-    alone = (reason == EMPTY) | (reason == DUPLICATED)
-    outside = reason == REFERENCE
-    return decisions.table(
-        {
-            "row": rows.rows[gone],
-            "record_id": rows.ids[gone],
-            "action": _named(reason == EMPTY, ("remove", "quarantine")),
-            "reason": _named(reason, REASONS),
-            "witness_row": pa.array(rows.rows[witnesses], mask=alone | outside) if len(gone) else None,
-            "witness_id": _masked_ids(rows.ids[witnesses], alone) if len(gone) else None,
-            "score": pa.array(found.score[gone], mask=alone),
-            "detail": pa.array(_details(rows, found, gone, reference), pa.string())
-            if config.drop_all or reference
-            else None,
-        }
-    )
-
-
-def _named(codes: np.ndarray, names: tuple[str, ...]) -> pa.Array:
-    """The name of each code, as strings."""
-    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(names)).cast(pa.string())
-
-
-def _details(rows: Rows, found: Removals, gone: np.ndarray, reference: Dataset | None) -> list[str | None]:
-    """Where a row of the reference is, and what became of a witness that went too."""
-    if reference is not None:
-        files = np.searchsorted(reference.first_rows, rows.rows[found.witness[gone]], side="right") - 1
-    details: list[str | None] = []
-    for i, position in enumerate(gone.tolist()):
-        reason, kept = found.reason[position], found.witness[position]
-        if reason == REFERENCE:
-            assert reference is not None
-            place = int(rows.rows[kept]) - reference.first_rows[files[i]] + 1
-            details.append(f"{REASONS[found.match[position]]} of {reference.files[files[i]].path}, row {place}")
-        elif reason == DUPLICATED:
-            details.append("others repeat it, and no copy was to stay")
-        elif kept >= 0 and found.reason[kept]:
-            details.append("which went too: no copy was to stay")
-        else:
-            details.append(None)
-    return details
-
-
-def _masked_ids(ids: np.ndarray, without: np.ndarray) -> np.ndarray:
-    ids[without] = 0  # the decision table shows an id of zeros as null
-    return ids
-
-
 def _extra(rows: Rows, found: Removals, work: Work, counts: dict[str, Any], dataset: Dataset) -> dict[str, Any]:
     config, bands = work.config, work.bands
-    by_match = np.bincount(found.match[found.reason > 0], minlength=NEAR + 1)
+    by_match = np.bincount(found.match[found.reason > 0], minlength=SEMANTIC + 1)
+    methods = {"exact": int(by_match[EXACT] + by_match[NORMALIZED]), "minhash": int(by_match[NEAR])}
+    if config.semantic is not None:
+        methods["semantic"] = int(by_match[SEMANTIC])
     extra: dict[str, Any] = {
-        "methods": {"exact": int(by_match[EXACT] + by_match[NORMALIZED]), "minhash": int(by_match[NEAR])},
+        "methods": methods,
         "compared_whole": int(np.count_nonzero(rows.shingles == 0)),
         "biggest_keeper": report.biggest_keeper(rows, found),
         "alarms": report.alarms(rows, found, dataset, config.alarm_share),

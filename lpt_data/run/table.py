@@ -15,6 +15,7 @@ from lpt_data import works
 from lpt_data.config import CleanConfig, DecontaminateConfig, DedupConfig, PairsConfig, SplitConfig
 from lpt_data.option_values import config_of, text, texts
 from lpt_data.progress import Progress
+from lpt_data.run.meaning import semantic_config, with_engine
 from lpt_data.stage import StageReport, Work
 from lpt_data.works import Source
 from manifests.errors import UsageError
@@ -128,10 +129,10 @@ def _quality(given: Given) -> Work:
 def _dedup_config(options: Options, where: str) -> DedupConfig:
     from lpt_data.dedup.stage import check
 
-    config = config_of(DedupConfig, _without(options, "against", "benchmark"), where)
+    config = config_of(DedupConfig, _without(options, "against", "benchmark", "semantic", "embedder"), where)
     _benchmarks(options)
     check(config)
-    return config
+    return replace(config, semantic=semantic_config(options, config.method, where))
 
 
 def _dedup_places(options: Options) -> tuple[int, int]:
@@ -141,7 +142,8 @@ def _dedup_places(options: Options) -> tuple[int, int]:
 
 def _dedup(given: Given) -> Work:
     config = _dedup_config(given.options, given.where)
-    return works.dedup(given.source, config, given.out, given.paths("against"), given.benchmarks())
+    config, engine = with_engine(config, given.options, given.where, given.path, given.catalog)
+    return works.dedup(given.source, config, given.out, given.paths("against"), given.benchmarks(), engine)
 
 
 def _decontaminate_config(options: Options, where: str) -> DecontaminateConfig:
@@ -368,6 +370,9 @@ _AUDIT = ("contract", "train", "validation", "test", "benchmark", "against", "po
 _DROP = ("contract", "check", "key", "tokenizer", "max_length", "against", "benchmark")
 
 
+_SECOND = ("semantic", "semantic_numbers", "paraphrases", "perplexity")  # for the command alone
+
+
 def _at(place: int, last: int | None = None) -> Callable[[Options], tuple[int, int]]:
     return lambda options: (place, place if last is None else last)
 
@@ -375,12 +380,13 @@ def _at(place: int, last: int | None = None) -> Callable[[Options], tuple[int, i
 STAGES: dict[str, Stage] = {
     "clean": Stage(_fields(CleanConfig), _clean_places, _clean_config, _clean),
     "dedup": Stage(
-        (*_fields(DedupConfig), "against", "benchmark"), _dedup_places, _dedup_config, _dedup, references=_against
+        (*_fields(DedupConfig), "embedder", "against", "benchmark"),
+        _dedup_places, _dedup_config, _dedup, references=_against,
     ),
     "quality": Stage(("rules", "languages", "limits"), _at(QUALITY), _quality_options, _quality),
     "drop": Stage(_DROP, _at(CLEAN, MIX), _drop_options, _drop, references=_against),
     "decontaminate": Stage(
-        (*_fields(DecontaminateConfig, "benchmarks"), "benchmark", "report"),
+        (*_fields(DecontaminateConfig, "benchmarks", *_SECOND), "benchmark", "report"),
         _at(DECONTAMINATE), _decontaminate_config, _decontaminate, after=_contamination_report,
     ),
     "split": Stage(_fields(SplitConfig), _at(SPLIT), _split_config, _split, parts=_split_parts),
