@@ -31,6 +31,19 @@ class DedupConfig:
 
 
 @dataclass(frozen=True)
+class BoilerplateConfig:
+    """Which text that documents repeat among each other is cut out of them."""
+
+    method: Literal["lines", "paragraphs", "substring"] = "lines"
+    least_documents: int = 7  # that hold a line or paragraph; a passage is cut when two hold it
+    least_words: int = 5  # of a line or paragraph; a letter of Chinese or Japanese is a word, one of Thai a quarter
+    fold: bool = False  # lines and paragraphs that differ in case and digits alone are the same
+    length: int = 200  # characters of a passage (substring)
+    drop_all: bool = False  # lines and paragraphs: the document that would have kept one loses it too
+    memory: str | None = field(default=None, metadata=NO_IDENTITY)  # such as "4GB"
+
+
+@dataclass(frozen=True)
 class SplitConfig:
     """How many canonical keys are held out, and how they are chosen."""
 

@@ -140,7 +140,7 @@ class _Books:
     def drop(self, row: int, name: bytes, why: Drop, text: str) -> None:
         self._tell(row, name, "remove", why.reason, why.score, why.detail)
         if len(self._examples.setdefault(why.reason, [])) < EXAMPLES:
-            told = {"before": _hidden(text)[:_EXCERPT], "after": "", "score": why.score, "detail": why.detail}
+            told = {"before": hidden(text)[:_EXCERPT], "after": "", "score": why.score, "detail": why.detail}
             self._examples[why.reason].append({"row": row, **told})
 
     def rewrite(
@@ -153,7 +153,7 @@ class _Books:
         for reason, (before, text) in reasons.items():
             self._tell(row, name, "rewrite", reason, None, detail)
             if len(self._examples.setdefault(reason, [])) < EXAMPLES:
-                first, second = _differing(before if reason.endswith("_masked") else _hidden(before), _hidden(text))
+                first, second = _differing(before if reason.endswith("_masked") else hidden(before), hidden(text))
                 if reason.endswith("_masked"):
                     first = "(not shown)"
                 self._examples[reason].append({"row": row, "before": first, "after": second})
@@ -187,7 +187,7 @@ class _Books:
         }
 
 
-def _hidden(text: str) -> str:
+def hidden(text: str) -> str:
     """The text as an example may show it: personal data and secrets masked, whatever the config lets through."""
     for rule in RULES.values():
         if rule.private and isinstance(outcome := rule.apply(Document(text), rule.limits), Rewrite):
