@@ -11,6 +11,7 @@ import typer
 from cli import (
     admit,
     audit,
+    boilerplate,
     catalog,
     clean,
     data,
@@ -63,6 +64,7 @@ data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 data.app.command("drop", epilog=drop.EXAMPLES)(drop.drop)
 data.app.command("pairs", epilog=pairs.EXAMPLES)(pairs.pairs)
 data.app.command("clean", epilog=clean.EXAMPLES)(clean.clean)
+data.app.command("boilerplate", epilog=boilerplate.EXAMPLES)(boilerplate.boilerplate)
 data.app.command("mix", epilog=mix.EXAMPLES)(mix.mix)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,26 +86,30 @@ def _check(dataset: Dataset, config: BoilerplateConfig) -> None:
 
 @dataclass(frozen=True)
 class _Losses:
-    """What each document lost to each keeper, sorted by document, the larger loss first."""
+    """What each document lost to each keeper, by document, the larger loss first; arrays int64 [n]."""
 
-    document: np.ndarray  # int64 [n]
-    keeper: np.ndarray  # int64 [n], -1 where no copy was to stay
-    chars: np.ndarray  # int64 [n]
-    cuts: np.ndarray  # int64 [n]
+    document: np.ndarray
+    keeper: np.ndarray  # -1 where no copy was to stay
+    chars: np.ndarray
+    cuts: np.ndarray
 
     @classmethod
     def of(cls, cuts: Cuts, order: np.ndarray) -> _Losses:
+        """Add the cuts up; equal losses come in the order of their keepers."""
         rank = np.empty(len(order) + 1, np.int64)
         rank[order], rank[-1] = np.arange(len(order)), -1
-        pairs, number = np.unique(np.stack([cuts.document, cuts.keeper]), axis=1, return_inverse=True)
-        number = number.reshape(-1)
-        chars = np.bincount(number, weights=cuts.chars, minlength=pairs.shape[1]).astype(np.int64)
-        counts = np.bincount(number, minlength=pairs.shape[1])
-        by = np.lexsort((rank[pairs[1]], -chars, pairs[0]))
-        return cls(pairs[0][by], pairs[1][by], chars[by], counts[by])
+        by = np.lexsort((cuts.keeper, cuts.document))
+        document, keeper = cuts.document[by], cuts.keeper[by]
+        first = np.flatnonzero(np.diff(document, prepend=-1) | np.diff(keeper, prepend=-1)) if len(by) else by
+        chars = np.add.reduceat(cuts.chars[by], first) if len(by) else by
+        counts = np.diff(first, append=len(by))
+        document, keeper = document[first], keeper[first]
+        by = np.lexsort((rank[keeper], -chars, document))
+        return cls(document[by], keeper[by], chars[by], counts[by])
 
-    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
-        yield from zip(*(part.tolist() for part in (self.document, self.keeper, self.chars, self.cuts)), strict=True)
+    def of_each(self, chosen: np.ndarray) -> _Losses:
+        """Those where ``chosen`` (bool [n]) holds."""
+        return _Losses(self.document[chosen], self.keeper[chosen], self.chars[chosen], self.cuts[chosen])
 
 
 def _result(dataset: Dataset, documents: Documents, cuts: Cuts, config: BoilerplateConfig) -> StageResult:
@@ -126,33 +129,31 @@ def _result(dataset: Dataset, documents: Documents, cuts: Cuts, config: Boilerpl
 
 def _decisions(documents: Documents, cuts: Cuts, new_ids: dict[int, np.ndarray], config: BoilerplateConfig) -> pa.Table:
     """One decision for each document and keeper of a rewrite; one for a document of which nothing is left."""
-    told: dict[str, list[Any]] = {name: [] for name in ("row", "action", "witness_row", "score", "detail")}
-    ids: list[bytes] = []
-    witness_ids: list[bytes] = []
-    before = -1
-    for document, keeper, chars, count in _Losses.of(cuts, documents.order):
-        name = documents.ids[document].tobytes()
+    stays = np.zeros(len(documents.rows), bool)
+    stays[list(new_ids)] = True
+    lost = _Losses.of(cuts, documents.order)
+    lost = lost.of_each(stays[lost.document] | (np.diff(lost.document, prepend=-1) != 0))
+    none = lost.keeper < 0
+    ids, witness_ids = documents.ids[lost.document], documents.ids[lost.keeper]
+    witness_ids[none] = 0  # the decision table shows an id of zeros as null
+    details = []
+    for document, chars, count in zip(lost.document.tolist(), lost.chars.tolist(), lost.cuts.tolist(), strict=True):
         what = f"{count:,} {NAMES[config.method][count > 1]}, {chars:,} characters"
-        if document in new_ids:
-            action, detail = "rewrite", decisions.rewrite_detail(name.hex(), new_ids[document].tobytes().hex(), what)
-        elif document == before:
-            continue
+        if (new := new_ids.get(document)) is None:
+            details.append(f"{what}; nothing else was left")
         else:
-            action, detail = "remove", f"nothing else was left; {what}" + (" of this witness" if keeper >= 0 else "")
-        before = document
-        share = min(1.0, chars / int(documents.chars[document]))
-        values = (documents.rows[document], action, documents.rows[keeper] if keeper >= 0 else None, share, detail)
-        for column, value in zip(told.values(), values, strict=True):
-            column.append(value)
-        ids.append(name)
-        witness_ids.append(documents.ids[keeper].tobytes() if keeper >= 0 else bytes(32))
-    types = {"row": pa.int64(), "witness_row": pa.int64(), "score": pa.float64()}
+            old = documents.ids[document].tobytes().hex()
+            details.append(decisions.rewrite_detail(old, new.tobytes().hex(), what))
     return decisions.table(
-        {name: pa.array(values, types.get(name, pa.string())) for name, values in told.items()}
-        | {
-            "record_id": np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 32),
-            "witness_id": np.frombuffer(b"".join(witness_ids), np.uint8).reshape(-1, 32),
-            "reason": pa.array([REASONS[config.method]] * len(ids), pa.string()),
+        {
+            "row": documents.rows[lost.document],
+            "record_id": ids,
+            "action": pa.array(np.where(stays[lost.document], "rewrite", "remove"), pa.string()),
+            "reason": pa.array(np.full(len(ids), REASONS[config.method]), pa.string()),
+            "witness_row": pa.array(documents.rows[lost.keeper], pa.int64(), mask=none),
+            "witness_id": witness_ids,
+            "score": np.minimum(1.0, lost.chars / documents.chars[lost.document]),
+            "detail": pa.array(details, pa.string()),
         }
     )
 

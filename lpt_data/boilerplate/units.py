@@ -253,8 +253,9 @@ def _left(documents: Documents, units: Units, cut: np.ndarray) -> dict[int, str]
     """The texts of the documents that lost a unit."""
     edges = np.flatnonzero(np.diff(units.document, prepend=-1, append=-1)) if len(cut) else np.zeros(1, np.int64)
     lost = np.concatenate([[0], np.cumsum(cut)])
-    touched = np.flatnonzero(lost[edges[1:]] > lost[edges[:-1]])
-    left = {}
+    losses = lost[edges[1:]] - lost[edges[:-1]]
+    left = dict.fromkeys(units.document[edges[:-1][losses == np.diff(edges)]].tolist(), "") if len(cut) else {}
+    touched = np.flatnonzero((losses > 0) & (losses < np.diff(edges)))
     for first, after in zip(edges[touched].tolist(), edges[touched + 1].tolist(), strict=True):
         document = int(units.document[first])
         begin, end = int(documents.starts[document]), int(documents.ends[document])
@@ -266,14 +267,15 @@ def _left(documents: Documents, units: Units, cut: np.ndarray) -> dict[int, str]
 
 
 @njit(nogil=True, cache=True)
-def _feeds(data: np.ndarray, start: int, end: int) -> tuple[int, int]:
-    """How many line feeds lie in a gap, and the byte after the last of them (``start`` when there is none)."""
-    count, after = 0, start
+def _feeds(data: np.ndarray, start: int, end: int) -> tuple[int, int, int]:
+    """How many line feeds lie in a gap, where the first is and the byte after the last (``start`` without any)."""
+    count, first, after = 0, start, start
     for i in range(start, end):
         if data[i] == _LINE_FEED:
+            first = i if count == 0 else first
             count += 1
             after = i + 1
-    return count, after
+    return count, first, after
 
 
 @njit(nogil=True, cache=True)
@@ -286,22 +288,19 @@ def _copy(data: np.ndarray, start: int, end: int, out: np.ndarray, at: int) -> i
 def _joined(
     data: np.ndarray, begin: int, end: int, starts: np.ndarray, ends: np.ndarray, cut: np.ndarray, out: np.ndarray
 ) -> int:
-    """Write the units that stay, with the larger of the gaps around what was cut and their own indentation."""
+    """Write the units that stay; between two, what ended the first line, the larger gap, and the second's indentation."""
     at, kept = 0, -1
     for unit in range(len(starts)):
         if cut[unit]:
             continue
-        gap = ends[unit - 1] if unit else begin
-        feeds, after = _feeds(data, gap, starts[unit])
+        feeds, first, after = _feeds(data, ends[unit - 1] if unit else begin, starts[unit])
         if kept < 0:
-            at = _copy(data, gap if unit == 0 else after, starts[unit], out, at)
+            at = _copy(data, after if unit else begin, starts[unit], out, at)
         else:
-            before = ends[kept]
-            others, last = _feeds(data, before, starts[kept + 1])
-            if others > feeds:
-                at = _copy(data, before, last, out, at)
-                gap = after
-            at = _copy(data, gap, starts[unit], out, at)
+            others, of_kept, last = _feeds(data, ends[kept], starts[kept + 1])
+            at = _copy(data, ends[kept], of_kept, out, at)
+            at = _copy(data, of_kept, last, out, at) if others > feeds else _copy(data, first, after, out, at)
+            at = _copy(data, after, starts[unit], out, at)
         at = _copy(data, starts[unit], ends[unit], out, at)
         kept = unit
     return at if kept < 0 else _copy(data, ends[-1], end, out, at)

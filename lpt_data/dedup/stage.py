@@ -28,6 +28,7 @@ from manifests.arrow import plain_rows
 from manifests.errors import UsageError
 
 METHODS = ("exact", "minhash")
+BOILERPLATE = ("lines", "paragraphs", "substring")  # methods of `lpt_data.boilerplate`
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -332,6 +333,12 @@ def _extra(
 
 def _check(config: DedupConfig) -> Bands | None:
     unknown = [method for method in config.method if method not in METHODS]
+    if parts := [method for method in unknown if method in BOILERPLATE]:
+        raise UsageError(
+            "repeated parts of documents are cut out by a command of their own",
+            seen=f"--method {','.join(config.method)}",
+            next=f"lpt data boilerplate IN --out OUT --method {parts[0]}",
+        )
     if unknown or not config.method:
         raise UsageError(
             "no such method of deduplication",
