@@ -4,7 +4,7 @@ After Lee et al. (2022, "Deduplicating Training Data Makes Language Models Bette
 that a suffix array finds twice; 50 tokens of English are about 200 characters. Here documents are taken from the first
 of their order to the last, and each is compared with what was left of those before it:
 
-    a passage of a document goes when an earlier one, as it was left, holds it whole
+    a passage of a document goes when an earlier one, as it was left, holds it
 
 so whatever is cut is still there, in one piece, in the witness; when all is done no two documents share a passage of
 that length, and a second run cuts nothing. A suffix array knows the texts as they were, not as they are left: where it
@@ -13,8 +13,9 @@ cuts, what meets at the seam may be a repetition again.
 Candidates come by winnowing (Schleimer et al., 2003): of every ``w`` neighbouring hashes of ``k`` bytes the smallest is
 an anchor, with ``k + w - 1`` the least length; so two equal passages of that length have an anchor at the same place,
 and one byte in (w + 1) / 2 is one. Bytes decide: a match is extended both ways as far as it goes. It is then drawn in
-to where a text may be parted: never inside a character, before a mark that belongs to the one in front, between a
-carriage return and its line feed, nor inside a word. White space at its head stays, to part what is joined.
+to where both texts may be parted: never inside a character, before a mark that belongs to the one in front, between a
+carriage return and its line feed, nor inside a word. That is the passage whose length counts; what parts it from the
+text in front (white space, and punctuation where two words would meet) is left standing.
 
 Of anchors with one hash the first CHAIN are remembered, and a document whose comparisons exceed BUDGET bytes for each
 of its own is not compared further (their number is reported): crafted text costs linear time too.
@@ -34,11 +35,12 @@ from lpt_data.boilerplate.documents import BETWEEN, Documents, decoded
 from lpt_data.text import _ALONE, decode, fmix64, tables
 
 CHAIN = 32
-BUDGET = 256
+BUDGET = 64
+HEAD = 4  # characters of white space or punctuation that a cut leaves standing
 ROUNDS = 64  # over one document, which is looked at again after it was cut
 EXCERPT = 160  # characters
 
-OTHER, WORD, MARK, JOINER, FLAG, SPACE = range(6)
+OTHER, WORD, LONE, MARK, JOINER, FLAG, SPACE = range(7)
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _U0 = np.uint64(0)
 _PER_CALL = 1 << 26  # bytes of text between two calls of progress
@@ -108,10 +110,10 @@ def _passages(
 
 @cache
 def kinds() -> np.ndarray:
-    """What a character is to its neighbours, uint8 [0x110000]: one of OTHER, WORD, MARK, JOINER, FLAG, SPACE."""
+    """What a character is to its neighbours, uint8 [0x110000]: OTHER, a letter of a WORD, a LONE one that is a word, ..."""
     kind = np.zeros(0x110000, np.uint8)
     letters = tables().unicode
-    kind[: len(letters)][(letters != 0) & ((letters & _ALONE) == 0)] = WORD
+    kind[: len(letters)][letters != 0] = np.where(letters & _ALONE, LONE, WORD)[letters != 0]
     for code in (*range(0x40000), *range(0xE0000, 0xE0200)):
         char = chr(code)
         if unicodedata.category(char)[0] == "M":
@@ -202,35 +204,46 @@ def _kind_before(data: np.ndarray, at: int, kind: np.ndarray) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _may_part(data: np.ndarray, at: int, start: int, end: int, kind: np.ndarray) -> bool:
-    """Whether a text that lies in [start, end) may be parted before byte ``at``."""
-    if at <= start or at >= end:
+def _may_part(data: np.ndarray, at: int, kind: np.ndarray) -> bool:
+    """Whether a text may be parted before byte ``at``; at its own ends it may."""
+    if data[at] == BETWEEN or data[at - 1] == BETWEEN:
         return True
     if (data[at] & 0xC0) == 0x80 or (data[at] == 10 and data[at - 1] == 13):
         return False
-    here, before = kind[decode(data, at, end)[0]], _kind_before(data, at, kind)
+    here, before = kind[decode(data, at, len(data))[0]], _kind_before(data, at, kind)
     if here == MARK or here == JOINER or before == JOINER:
         return False
     return not (here == before and (here == WORD or here == FLAG))
 
 
 @njit(nogil=True, cache=True)
-def _drawn_in(data: np.ndarray, left: int, right: int, start: int, end: int, kind: np.ndarray) -> tuple[int, int, int]:
-    """The part of a match that may be cut, and its characters."""
-    while left < right and not _may_part(data, left, start, end, kind):
+def _drawn_in(data: np.ndarray, left: int, right: int, away: int, kind: np.ndarray) -> tuple[int, int, int]:
+    """The part of a match, and of the same bytes ``away`` bytes further on, that both may lose; and its characters."""
+    while left < right and not (_may_part(data, left, kind) and _may_part(data, left + away, kind)):
         left += 1
-    while right > left and not _may_part(data, right, start, end, kind):
+    while right > left and not (_may_part(data, right, kind) and _may_part(data, right + away, kind)):
         right -= 1
-    if left > start and right < end:
-        while left < right:
-            code, after = decode(data, left, right)
-            if kind[code] != SPACE:
-                break
-            left = after
     chars = 0
     for i in range(left, right):
         chars += (data[i] & 0xC0) != 0x80
     return left, right, chars
+
+
+@njit(nogil=True, cache=True)
+def _after_head(data: np.ndarray, left: int, right: int, kind: np.ndarray) -> int:
+    """Where the cut of a match starts: white space at its head stays where text follows, punctuation where words meet.
+
+    At most HEAD characters stay.
+    """
+    if data[left - 1] == BETWEEN or data[right] == BETWEEN:
+        return left
+    words = _kind_before(data, left, kind) == WORD and kind[decode(data, right, len(data))[0]] == WORD
+    for _ in range(HEAD):
+        code, after = decode(data, left, right)
+        if left == right or not (kind[code] == SPACE or (words and kind[code] == OTHER)):
+            break
+        left = after
+    return left
 
 
 @njit(nogil=True, cache=True)
@@ -247,7 +260,7 @@ def _best_match(
     value: np.uint64,
     k: int,
     last: int,
-    bounds: tuple[int, int],
+    end: int,
     length: int,
     hashes: np.ndarray,
     places: np.ndarray,
@@ -256,22 +269,22 @@ def _best_match(
     rank: np.ndarray,
 ) -> tuple[int, int, int, int, int]:
     """The longest cut at an anchor, nothing before ``last``: (start, end, its source, characters, bytes compared)."""
-    start, end = bounds
     mask = np.uint64(len(hashes) - 1)
     slot, spent = value & mask, 0
     best_left, best_right, source, most = 0, 0, 0, 0
     while places[slot]:
         if hashes[slot] == value:
             other, left = places[slot], place
-            while left > last and data[left - 1] == data[other - (place - left) - 1]:
+            while left > last and data[left - 1] == data[left - 1 + other - place]:
                 left -= 1
             right = place
-            while right < end and data[right] == data[other + (right - place)]:
+            while right < end and data[right] == data[right + other - place]:
                 right += 1
             spent += right - left + 1
             if right >= place + k and right - left >= length:
-                cut, after, chars = _drawn_in(data, left, right, start, end, kind)
-                from_there = other - (place - cut)
+                spent += 4 * (right - left)  # drawing in costs more than comparing
+                cut, after, chars = _drawn_in(data, left, right, other - place, kind)
+                from_there = cut + other - place
                 if chars >= length and (
                     chars > most or (chars == most and _earlier(from_there, source, starts, rank))):
                     best_left, best_right, source, most = cut, after, from_there, chars
@@ -313,11 +326,15 @@ def _cut_all(  # noqa: C901 one flat pass
                 if place < last or spent > budget or rounds == ROUNDS:
                     continue
                 left, right, source, chars, cost = _best_match(
-                    data, place, anchor_hashes[i], k, last, (start, end), length, hashes, places, kind, starts, rank
+                    data, place, anchor_hashes[i], k, last, end, length, hashes, places, kind, starts, rank
                 )
                 spent += cost
-                if chars == 0:
+                first = _after_head(data, left, right, kind) if chars else right
+                if first == right:
                     continue
+                for i_head in range(left, first):
+                    chars -= (data[i_head] & 0xC0) != 0x80
+                source, left = source + first - left, first
                 if count == len(cuts):
                     cuts = np.concatenate((cuts, np.empty_like(cuts)))
                 cuts[count, 0], cuts[count, 1], cuts[count, 2], cuts[count, 3] = doc, source, right - left, chars

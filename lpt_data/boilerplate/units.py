@@ -237,7 +237,7 @@ def _grouped(
         unit = order[at]
         if hashes[unit] != hashes[order[first]]:
             first = at
-        for before in range(first, at + 1):  # the first is the same, short of a collision of hashes
+        for before in range(first, at):  # the first is the same, short of a collision of hashes
             other = order[before]
             if leader[other] == other and _same(data, starts[unit], ends[unit], starts[other], ends[other], table):
                 leader[unit] = other

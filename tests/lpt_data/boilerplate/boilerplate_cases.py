@@ -4,7 +4,7 @@ import json
 import unicodedata
 
 from lpt_data.boilerplate import decide
-from lpt_data.boilerplate.passages import JOINER, kinds
+from lpt_data.boilerplate.passages import FLAG, JOINER, WORD, kinds
 from lpt_data.config import BoilerplateConfig
 from lpt_data.dataset import Dataset
 from lpt_data.progress import silent
@@ -78,33 +78,28 @@ def paragraphs_of(text):
 
 
 def may_part(text, at):
-    """Whether a text may be parted before its character ``at``, character by character."""
+    """Whether a text may be parted before its character ``at``."""
     if at in (0, len(text)):
         return True
-    kind = kinds()
-    here, before = kind[ord(text[at])], kind[ord(text[at - 1])]
-    if text[at - 1 : at + 1] == "\r\n" or unicodedata.combining(text[at]) or here in (2, JOINER) or before == JOINER:
+    here, before = kinds()[ord(text[at])], kinds()[ord(text[at - 1])]
+    if text[at - 1 : at + 1] == "\r\n" or unicodedata.combining(text[at]) or here == JOINER or before == JOINER:
         return False
-    return not (here == before and here in (1, 4))
+    return not (here == before and here in (WORD, FLAG))
 
 
 def shared(a, b, length):
-    """The first passage of ``length`` characters of ``a``, in ``a``, that may be cut and that ``b`` holds, or None."""
+    """The first passage of ``length`` characters that both hold and may be parted from, or None."""
     for start in range(len(a) - length + 1):
-        if start and a[start - 1 : start] and b.find(a[start : start + length]) < 0:
-            continue
-        for other in range(len(b) - length + 1):
-            size = 0
-            while start + size < len(a) and other + size < len(b) and a[start + size] == b[other + size]:
-                size += 1
-            left, right = start, start + size
-            while left < right and not may_part(a, left):
+        other = b.find(a[start : start + length])
+        while other >= 0:
+            left, right = start, start + length
+            while right < len(a) and other + right - start < len(b) and a[right] == b[other + right - start]:
+                right += 1
+            while left < right and not (may_part(a, left) and may_part(b, other + left - start)):
                 left += 1
-            while right > left and not may_part(a, right):
+            while right > left and not (may_part(a, right) and may_part(b, other + right - start)):
                 right -= 1
-            if left and right < len(a):
-                while left < right and a[left].isspace():
-                    left += 1
             if right - left >= length:
                 return a[left:right]
+            other = b.find(a[start : start + length], other + 1)
     return None
