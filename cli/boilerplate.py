@@ -35,7 +35,8 @@ def boilerplate(
     ),
     length: Annotated[int, typer.Option(min=1, help="Characters of a passage (substring).")] = 200,
     drop_all: Annotated[
-        bool, typer.Option("--drop-all", help="Keep no copy: the line goes from the longest document that holds it too.")
+        bool,
+        typer.Option("--drop-all", help="Keep no copy: the line goes from the longest document that holds it too."),
     ] = False,
     memory: Annotated[
         str | None, typer.Option(help="Refuse, before it is too late, what needs more: 4GB.", show_default=False)

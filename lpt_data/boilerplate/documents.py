@@ -53,7 +53,7 @@ def read(
         ends.append(first + sizes)
         rows.append(batch.rows)
         ids.append(batch.ids)
-        held.extend(memoryview(_spaced(data, offsets)))
+        held.extend(_spaced(data, offsets).data)
         count += len(sizes)
         _check_room(int(len(held) * (1 + beside)) + BESIDE_TEXT * count, count, memory)
         progress(count)

@@ -64,12 +64,14 @@ def find(documents: Documents, length: int, progress: Callable[[int], None]) -> 
     k, w = window(length)
     rank = np.empty(len(starts), np.int64)
     rank[documents.order] = np.arange(len(starts))
-    table = (np.zeros(1 << 12, np.uint64), np.zeros(1 << 12, np.int64))
+    hashes, places = np.zeros(1 << 12, np.uint64), np.zeros(1 << 12, np.int64)
     used, given_up = 0, 0
     found: list[np.ndarray] = [np.zeros((0, 4), np.int64)]
     done = 0
     for part in _parts(documents):
-        *table, used, cuts, lost = _cut_all(data, starts, ends, part, rank, length, k, w, *table, used, kinds())
+        hashes, places, used, cuts, lost = _cut_all(
+            data, starts, ends, part, rank, length, k, w, hashes, places, used, kinds()
+        )
         found.append(cuts)
         given_up += lost
         done += len(part)
@@ -91,7 +93,7 @@ def _parts(documents: Documents) -> list[np.ndarray]:
 def _passages(
     data: np.ndarray, document: np.ndarray, source: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Cuts whose sources overlap are of one passage: (its index for each cut, its beginning, documents that held it)."""
+    """Cuts whose sources overlap are of one passage: (passage of each cut, beginnings, documents that held them)."""
     order = np.lexsort((size, source))
     passage = np.zeros(len(order), np.int64)
     starts: list[int] = []
@@ -110,7 +112,7 @@ def _passages(
 
 @cache
 def kinds() -> np.ndarray:
-    """What a character is to its neighbours, uint8 [0x110000]: OTHER, a letter of a WORD, a LONE one that is a word, ..."""
+    """What a character is to its neighbours, uint8 [0x110000]; a LONE letter is a word by itself."""
     kind = np.zeros(0x110000, np.uint8)
     letters = tables().unicode
     kind[: len(letters)][letters != 0] = np.where(letters & _ALONE, LONE, WORD)[letters != 0]
@@ -211,9 +213,9 @@ def _may_part(data: np.ndarray, at: int, kind: np.ndarray) -> bool:
     if (data[at] & 0xC0) == 0x80 or (data[at] == 10 and data[at - 1] == 13):
         return False
     here, before = kind[decode(data, at, len(data))[0]], _kind_before(data, at, kind)
-    if here == MARK or here == JOINER or before == JOINER:
+    if here in (MARK, JOINER) or before == JOINER:
         return False
-    return not (here == before and (here == WORD or here == FLAG))
+    return not (here == before and here in (WORD, FLAG))
 
 
 @njit(nogil=True, cache=True)
@@ -285,15 +287,14 @@ def _best_match(
                 spent += 4 * (right - left)  # drawing in costs more than comparing
                 cut, after, chars = _drawn_in(data, left, right, other - place, kind)
                 from_there = cut + other - place
-                if chars >= length and (
-                    chars > most or (chars == most and _earlier(from_there, source, starts, rank))):
+                if chars >= length and (chars > most or (chars == most and _earlier(from_there, source, starts, rank))):
                     best_left, best_right, source, most = cut, after, from_there, chars
         slot = (slot + np.uint64(1)) & mask
     return best_left, best_right, source, most, spent
 
 
 @njit(nogil=True, cache=True)
-def _cut_all(  # noqa: C901 one flat pass
+def _cut_all(
     data: np.ndarray,
     starts: np.ndarray,
     ends: np.ndarray,

@@ -171,9 +171,7 @@ def _rewritten(
         dump({dataset.text_column: text} | ({"record_id": new_ids[document].tobytes().hex()} if row in named else {}))
         for row, (document, text) in zip(rows, stays.items(), strict=True)
     ]
-    return pa.Table.from_arrays(
-        [pa.array(rows, pa.int64()), pa.array(columns, pa.large_binary())], schema=REWRITTEN
-    )
+    return pa.Table.from_arrays([pa.array(rows, pa.int64()), pa.array(columns, pa.large_binary())], schema=REWRITTEN)
 
 
 def _extra(documents: Documents, cuts: Cuts, rewritten: int, config: BoilerplateConfig) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _SPACE = np.uint32(32)
 _LINE_FEED = np.uint8(10)
 _CODE_POINTS = 0x40000
 _START = np.uint64(0x9E3779B97F4A7C15)
+_U0, _U8, _U32 = np.uint64(0), np.uint64(8), np.uint64(32)
 _DONE = np.uint32(0xFFFFFFFF)
 
 
@@ -176,6 +177,34 @@ def _unit(data: np.ndarray, i: int, end: int, table: np.ndarray, paragraphs: boo
 
 
 @njit(nogil=True, cache=True)
+def _hash(data: np.ndarray, i: int, end: int, table: np.ndarray) -> np.uint64:
+    """A hash of the normal form: eight ASCII characters at a time, any other one alone."""
+    h, word, held = _START, _U0, 0
+    spaces = False
+    while i < end:
+        code, after = np.uint32(data[i]), i + 1
+        if code >= 128:
+            code, after = decode(data, i, end)
+        if code < len(table):
+            code = table[code]
+        i = after
+        if code == _SPACE:
+            spaces = True
+            continue
+        if spaces:
+            word, held, spaces = (word << _U8) | np.uint64(_SPACE), held + 1, False
+            if held == 8:
+                h, word, held = fold(h, word), _U0, 0
+        if code < 128:
+            word, held = (word << _U8) | np.uint64(code), held + 1
+            if held == 8:
+                h, word, held = fold(h, word), _U0, 0
+        else:
+            h, word, held = fold(fold(h, word), np.uint64(code) << _U32), _U0, 0
+    return fmix64(fold(h, word))
+
+
+@njit(nogil=True, cache=True)
 def _scan(
     data: np.ndarray,
     starts: np.ndarray,
@@ -196,19 +225,20 @@ def _scan(
             start, stop, i = _unit(data, i, end, table, paragraphs)
             if start == end:
                 break
-            h, at = _START, start
-            while True:
-                code, at = _form(data, at, stop, table)
-                if code == _DONE:
-                    break
-                h = fold(h, np.uint64(code))
-            document[count], first[count], last[count], hashes[count] = doc, start, stop, fmix64(h)
+            document[count], first[count], last[count] = doc, start, stop
+            hashes[count] = _hash(data, start, stop, table)
             count += 1
     return count
 
 
 @njit(nogil=True, cache=True)
 def _same(data: np.ndarray, a: int, a_end: int, b: int, b_end: int, table: np.ndarray) -> bool:
+    if a_end - a == b_end - b:
+        differs = 0
+        for i in range(a_end - a):
+            differs |= data[a + i] ^ data[b + i]
+        if not differs:
+            return True
     while True:
         x, a = _form(data, a, a_end, table)
         y, b = _form(data, b, b_end, table)
@@ -228,7 +258,7 @@ def _grouped(
     order: np.ndarray,
     table: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The leader of each unit and, at leaders, the number of documents that hold it; ``order`` sorts by hash, stably."""
+    """The leader of each unit and, at leaders, how many documents hold it; ``order`` sorts by hash, stably."""
     leader = np.arange(len(order))
     held_by = np.zeros(len(order), np.int64)
     last = np.full(len(order), -1, np.int64)  # at leaders: the last document counted
@@ -288,7 +318,7 @@ def _copy(data: np.ndarray, start: int, end: int, out: np.ndarray, at: int) -> i
 def _joined(
     data: np.ndarray, begin: int, end: int, starts: np.ndarray, ends: np.ndarray, cut: np.ndarray, out: np.ndarray
 ) -> int:
-    """Write the units that stay; between two, what ended the first line, the larger gap, and the second's indentation."""
+    """Write the units that stay; between two: what ended the first, the larger gap, the second's indentation."""
     at, kept = 0, -1
     for unit in range(len(starts)):
         if cut[unit]:

@@ -48,7 +48,9 @@ def test_other_columns_stay_and_a_record_id_follows(tmp_path):
 
 
 def test_parquet_and_another_text_column(tmp_path):
-    table = pa.table({"body": [f"mine\r\n{FOOT}", f"{FOOT}\nthe longer one of the two"], "n": pa.array([1, 2], pa.int8())})
+    table = pa.table(
+        {"body": [f"mine\r\n{FOOT}", f"{FOOT}\nthe longer one of the two"], "n": pa.array([1, 2], pa.int8())}
+    )
     pq.write_table(table, tmp_path / "in.parquet")
     report, catalog = run(tmp_path / "in.parquet", tmp_path / "out.parquet", text_column="body")
     out = pq.read_table(tmp_path / "out.parquet")

@@ -61,7 +61,11 @@ def test_a_document_of_nothing_but_two_passages_is_removed(tmp_path):
     )
     assert [row["n"] for row in ran.rows] == [1, 2]
     (told,) = ran.decisions
-    assert (told["action"], told["reason"], told["witness_row"]) == ("remove", "repeated_substring", 2)  # who keeps more of it
+    assert (told["action"], told["reason"], told["witness_row"]) == (
+        "remove",
+        "repeated_substring",
+        2,
+    )  # who keeps more of it
     assert "nothing else was left" in told["detail"]
 
 
@@ -78,7 +82,9 @@ def test_a_document_of_nothing_but_two_passages_is_removed(tmp_path):
 )
 def test_a_cut_parts_no_character_no_cluster_and_no_word(tmp_path, mine, theirs, left):
     passage = "本" + "".join(chr(0x4E00 + 53 * n) for n in range(40)) + "。"
-    ran = Ran(tmp_path, rows(f"mine; {mine.format(passage)}", padded(theirs.format(passage))), method="substring", length=40)
+    ran = Ran(
+        tmp_path, rows(f"mine; {mine.format(passage)}", padded(theirs.format(passage))), method="substring", length=40
+    )
     assert len(ran.decisions) == 1
     assert ran.texts[0] == f"mine; {left}"
 

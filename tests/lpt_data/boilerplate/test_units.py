@@ -20,11 +20,19 @@ OTHER = "Subscribe to our letter and never miss a story."
 
 
 def stories(count, *lines):
-    return rows(*("\n".join([f"Story {n} is about the number {n * 7}.", *lines, f"The end of {n}."]) for n in range(count)))
+    return rows(
+        *("\n".join([f"Story {n} is about the number {n * 7}.", *lines, f"The end of {n}."]) for n in range(count))
+    )
 
 
 def test_a_line_of_seven_documents_is_cut_from_six(tmp_path):
-    ran = Ran(tmp_path, [*stories(6, FOOT), {"text": f"The longest of them all is this one, and it goes on for a while.\n{FOOT}", "n": 6}])
+    ran = Ran(
+        tmp_path,
+        [
+            *stories(6, FOOT),
+            {"text": f"The longest of them all is this one, and it goes on for a while.\n{FOOT}", "n": 6},
+        ],
+    )
     assert ran.texts[:6] == [f"Story {n} is about the number {n * 7}.\nThe end of {n}." for n in range(6)]
     assert ran.texts[6].endswith(FOOT)
     assert [row["n"] for row in ran.rows] == list(range(7))
@@ -186,7 +194,8 @@ def test_neither_the_order_of_rows_nor_the_files_matter(tmp_path):
 
 def test_twins_that_differ_beside_the_text_are_told_apart_by_what_they_say(tmp_path):
     twins = [{"text": FOOT, "source": name} for name in ("b", "c", "a")]
-    kept = {json.dumps(Ran(tmp_path / str(n), order, least_documents=2).rows) for n, order in enumerate(
-        [twins, twins[::-1], [twins[1], twins[0], twins[2]]]
-    )}
+    kept = {
+        json.dumps(Ran(tmp_path / str(n), order, least_documents=2).rows)
+        for n, order in enumerate([twins, twins[::-1], [twins[1], twins[0], twins[2]]])
+    }
     assert len(kept) == 1
