@@ -89,5 +89,5 @@ def show_boilerplate(extra: dict[str, Any]) -> None:
                 (p["documents"], p["characters_cut"], p["kept_row"], one_line(p["text"])[:100])
                 for p in extra["most_repeated"]
             ],
-            title=f"most repeated, of {extra['repeated']:,}",
+            title=f"most repeated, of {extra['passages']:,}",
         )

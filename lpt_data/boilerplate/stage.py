@@ -194,7 +194,7 @@ def _extra(documents: Documents, cuts: Cuts, rewritten: int, config: Boilerplate
         "cuts": len(cuts.document),
         "characters": int(documents.chars.sum()),
         "characters_cut": {REASONS[config.method]: int(cuts.chars.sum())},
-        "repeated": len(cuts.excerpts),
+        "passages": len(cuts.excerpts),
         "most_repeated": shown,
         "rows_given_up": cuts.given_up,
     }
