@@ -62,7 +62,12 @@ Ngram = Annotated[int, typer.Option(min=1, help="Words in a shingle.")]
 Seed = Annotated[int, typer.Option(help="Seed of the signatures.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.", show_default=False)]
 Memory = Annotated[
-    str | None, typer.Option(help="Refuse, before it is too late, what needs more: 4GB.", show_default=False)
+    str | None,
+    typer.Option(
+        help="Most memory the process may take, such as 4GB; what does not fit lies in a nameless file beside --out. "
+        "Default: 60 % of what is available.",
+        show_default=False,
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
 
@@ -121,7 +126,7 @@ def dedup(
         "dedup",
         dataset,
         config,
-        partial(decide, reference=reference),
+        partial(decide, reference=reference, spill=out.parent),
         output=out,
         catalog=opened,
         progress=progress,

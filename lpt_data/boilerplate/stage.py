@@ -16,7 +16,7 @@ from lpt_data.clean.stage import hidden
 from lpt_data.columns import dump
 from lpt_data.config import BoilerplateConfig
 from lpt_data.dataset import Dataset
-from lpt_data.dedup.stage import parse_bytes
+from lpt_data.dedup.memory import parse_bytes
 from lpt_data.progress import Progress
 from lpt_data.stage import StageResult
 from lpt_data.survivors import REWRITTEN
