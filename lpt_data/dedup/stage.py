@@ -265,8 +265,8 @@ def _decisions(rows: Rows, found: Removals, config: DedupConfig, reference: Data
         {
             "row": rows.rows[gone],
             "record_id": rows.ids[gone],
-            "action": pa.array(np.where(reason == EMPTY, "quarantine", "remove")),
-            "reason": pa.array(np.array(REASONS)[reason]),
+            "action": _named(reason == EMPTY, ("remove", "quarantine")),
+            "reason": _named(reason, REASONS),
             "witness_row": pa.array(rows.rows[witnesses], mask=alone | outside) if len(gone) else None,
             "witness_id": _masked_ids(rows.ids[witnesses], alone) if len(gone) else None,
             "score": pa.array(found.score[gone], mask=alone),
@@ -275,6 +275,11 @@ def _decisions(rows: Rows, found: Removals, config: DedupConfig, reference: Data
             else None,
         }
     )
+
+
+def _named(codes: np.ndarray, names: tuple[str, ...]) -> pa.Array:
+    """The name of each code, as strings."""
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(names)).cast(pa.string())
 
 
 def _details(rows: Rows, found: Removals, gone: np.ndarray, reference: Dataset | None) -> list[str | None]:
