@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,6 +22,7 @@ DEDUP_EXAMPLES = examples(
     "lpt data dedup chats.jsonl --out clean.jsonl --key prompt --threshold 0.9",
     "lpt data dedup chats.jsonl --out clean.jsonl --key prompt+response --keep quality:rating",
     "lpt data dedup new.jsonl --out fresh.parquet --against old.parquet",
+    "lpt data dedup shards/ --out clean.parquet --engine ray --ray-address 10.0.0.5:6379",
     'lpt sql "select reason, witness_id, score from v_decision limit 5"',
 )
 
@@ -69,6 +70,16 @@ Memory = Annotated[
         show_default=False,
     ),
 ]
+Engine = Annotated[
+    Literal["local", "ray"], typer.Option(help="Where the work is done: threads here, or a Ray cluster (lpt[ray]).")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Cluster of --engine ray: HOST:PORT, auto, or local for one made here. Default: $RAY_ADDRESS, else local.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
 
 
@@ -87,6 +98,8 @@ def dedup(
     seed: Seed = 0,
     workers: Workers = None,
     memory: Memory = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     layout: Layout = None,
     text_column: TextColumn = "text",
     dry_run: DryRun = False,
@@ -118,6 +131,8 @@ def dedup(
         alarm_share=alarm_share,
         workers=workers,
         memory=memory,
+        engine=engine,
+        ray_address=ray_address,
     )
     dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
     reference = Dataset.open(against, layout=layout, text_column=text_column) if against else None
@@ -192,6 +207,10 @@ def show_dedup(extra: dict[str, Any]) -> None:
         say(f"compared with {reference['rows']:,} rows of the reference; {reference['quarantined']:,} were unreadable")
     if "rows_without_quality" in extra:
         say(f"{extra['rows_without_quality']:,} rows have no quality and came last")
+    if engine := extra.get("engine"):
+        say(f"{engine['tasks']:,} parts on a Ray cluster of {engine['nodes']} nodes and {engine['cpus']} cores")
+        for message in engine["messages"]:
+            say(f"ray: {one_line(message)}", style="yellow")
     if keeper := extra.get("biggest_keeper"):
         who = "row" if not keeper.get("of_reference") else "reference row"
         say(f"{who} {keeper['row']} stands for the most rows: {keeper['absorbed']:,} ({keeper['share']:.1%} of all)")

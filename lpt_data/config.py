@@ -28,6 +28,8 @@ class DedupConfig:
     alarm_share: float = 0.01  # of the rows of a file that one kept row may stand for before the report warns
     workers: int | None = field(default=None, metadata=NO_IDENTITY)
     memory: str | None = field(default=None, metadata=NO_IDENTITY)  # such as "4GB"
+    engine: Literal["local", "ray"] = field(default="local", metadata=NO_IDENTITY)  # threads here, or a cluster
+    ray_address: str | None = field(default=None, metadata=NO_IDENTITY)  # HOST:PORT, auto or local; None: $RAY_ADDRESS
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class Spread:
             salt = None if rows.salt is None else rows.salt[names]
             return text, names, standing.place[mine], standing.ranks[mine], group, salt, *signs
 
-        def all_of_them() -> Iterator[Outcome]:
+        def of_each() -> Iterator[Outcome]:
             alone = [chain[0] for chain in batches.chains if len(chain) == 1]
             tasks = ((*part(number), threshold, rows.references) for number in alone)
             for done, outcome in enumerate(self.cluster.map(cover_part, tasks), 1):
@@ -137,7 +137,7 @@ class Spread:
                         chain, lambda number: batch_of(*part(number)), threshold, rows.references, room
                     )
 
-        return batches.count, all_of_them()
+        return batches.count, of_each()
 
 
 # -- on the workers

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -15,12 +16,15 @@ import pyarrow as pa
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
 from lpt_data.dedup import compare, exact, fields, graph, lsh, report, templates, witness
-from lpt_data.dedup.lsh import BITMAP, Bands
-from lpt_data.dedup.memory import Budget, budget
+from lpt_data.dedup.lsh import Bands
+from lpt_data.dedup.memory import Budget, budget, parse_bytes
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
 from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, threads
+from lpt_data.dedup.shingles import NOTHING
 from lpt_data.dedup.spill import Spill
+from lpt_data.dedup.spread import Spread
+from lpt_data.engines.ray import cluster
 from lpt_data.progress import Progress
 from lpt_data.stage import StageResult
 from lpt_data.twins import ties
@@ -28,6 +32,7 @@ from manifests import decisions
 from manifests.errors import UsageError
 
 METHODS = ("exact", "minhash")
+ENGINES = ("local", "ray")
 BOILERPLATE = ("lines", "paragraphs", "substring")  # methods of `lpt_data.boilerplate`
 
 
@@ -48,15 +53,17 @@ def decide(
     enough even so, or the disk.
     """
     bands = _check(config)
-    room = budget(config.memory)
+    parse_bytes(config.memory)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
-    run, close = threads(config.workers)
-    try:
-        with Spill(spill) as file:
-            work = Work(config, bands, scheme, run, file, room)
-            return _decide(dataset, reference, work, progress)
-    finally:
-        close()
+    with ExitStack() as stack:
+        spread = None
+        if config.engine == "ray":
+            progress(0, None, "connecting to the cluster")
+            spread = Spread(stack.enter_context(cluster(config.ray_address)), scheme, bands, progress)
+        run, close = threads(config.workers)
+        stack.callback(close)
+        work = Work(config, bands, scheme, run, stack.enter_context(Spill(spill)), budget(config.memory), spread)
+        return _decide(dataset, reference, work, progress)
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class Work:
     run: Run
     spill: Spill
     budget: Room
+    spread: Spread | None = None  # over a cluster; None: threads of this process
 
     @property
     def workers(self) -> int:
@@ -85,7 +93,7 @@ def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: P
     if bands and share:
         frame = templates.find(rows, share, work.scheme, work.run)
         short = np.count_nonzero(rows.shingles == 0)
-        rows = sketched_again(rows, frame.table, work.scheme, bands, work.run, work.spill, work.budget)
+        rows = _sketched_again(rows, frame.table, work)
         more["templates"] = {
             "share": share,
             "least_rows": frame.least,
@@ -135,11 +143,12 @@ def _read(
     passes = [one.texts(key) for one in both]
     if equal:
         passes = [fields.with_group(batches, of) for batches, of in zip(passes, group, strict=True)]
+    spread = work.spread
     rows = read(
         chain.from_iterable(passes),
         work.scheme,
-        bands,
-        work.run,
+        bands if spread is None else None,  # the signatures stay in the cluster
+        work.run if spread is None else lambda _, texts: spread.sketches(texts, NOTHING, sign=bands is not None),
         spill=work.spill,
         budget=work.budget,
         progress=lambda done: progress(done, None, "rows read"),
@@ -154,6 +163,18 @@ def _read(
         quality = np.full(len(rows.rows), np.nan)
         quality[references:] = fields.quality(dataset, keep.removeprefix(witness.QUALITY))[rows.rows[references:]]
     return replace(rows, references=references, group=of_row, quality=quality)
+
+
+def _sketched_again(rows: Rows, left_out: np.ndarray, work: Work) -> Rows:
+    """The rows with sketches that leave some shingles out."""
+    spread = work.spread
+    if spread is None:
+        return sketched_again(rows, left_out, work.scheme, work.bands, work.run, work.spill, work.budget)
+
+    def run(_: object, batches: Iterable[int]) -> Iterator[lsh.Sketch]:
+        return spread.sketches(map(rows.texts.load, batches), left_out, sign=True)
+
+    return sketched_again(rows, left_out, work.scheme, None, run, work.spill, work.budget)
 
 
 def _twins(dataset: Dataset, rows: Rows) -> np.ndarray | None:
@@ -202,28 +223,29 @@ def _cover(
     rows: Rows, leaders: np.ndarray, rank: Callable[[np.ndarray], np.ndarray], work: Work, found: Near
 ) -> dict[str, Any]:
     """Compare the leaders that may resemble one another, and note the witnesses of those that go."""
-    threshold, ngram, run = work.config.threshold, work.config.ngram, work.run
+    threshold, spread = work.config.threshold, work.spread
     room = work.budget.room(len(rows.rows)) - rows.held
-    near = graph.components(rows, leaders, threshold, room, work.workers, run)
+    if spread is None:
+        near = graph.components(rows, leaders, threshold, room, work.workers, work.run)
+    else:
+        near = spread.components(rows, leaders, threshold)
     sizes = np.bincount(near.root, minlength=1)
     chosen = np.flatnonzero(sizes[near.root] > 1)
     positions, root = leaders[chosen], near.root[chosen]
     standing = compare.Standing(positions, rank(positions), witness.id_ranks(rows.ids[positions]))
-    weights = 8 * rows.shingles[positions].astype(np.int64) + 12 * rows.keys.width + 8 * BITMAP + compare.ROW
-    batches = graph.deal(root, standing.place, weights, max(room // 2, 1))
-    load = compare.loader(rows, standing, batches, ngram, run, work.spill, room)
+    if spread is None:
+        batches, outcomes = compare.outcomes(
+            rows, standing, root, threshold, work.config.ngram, work.run, work.spill, room
+        )
+    else:
+        batches, outcomes = spread.outcomes(rows, standing, root, threshold, work.spill, room)
     counts = np.zeros(2, np.int64)
-    for chain_of in batches.chains:
-        if len(chain_of) == 1:
-            outcomes = [compare.cover_batch(load(chain_of[0]), threshold, rows.references)]
-        else:
-            outcomes = compare.cover_chain(chain_of, load, threshold, rows.references, room)
-        for outcome in outcomes:
-            goes = outcome.witness >= 0
-            found.witness[outcome.names[goes]] = outcome.witness[goes]
-            found.score[outcome.names[goes]] = outcome.score[goes]
-            found.matched[outcome.names] = outcome.matched
-            counts += outcome.counts
+    for outcome in outcomes:
+        goes = outcome.witness >= 0
+        found.witness[outcome.names[goes]] = outcome.witness[goes]
+        found.score[outcome.names[goes]] = outcome.score[goes]
+        found.matched[outcome.names] = outcome.matched
+        counts += outcome.counts
     return {
         "rows_that_share_a_band": int(np.count_nonzero(near.shares)),
         "rows_compared": len(positions),
@@ -232,7 +254,7 @@ def _cover(
         "largest_bucket": near.largest_bucket,
         "huge_buckets": near.huge_buckets,
         "largest_component": int(sizes.max(initial=0)),
-        "batches": batches.count,
+        "batches": batches,
     }
 
 
@@ -319,6 +341,8 @@ def _extra(rows: Rows, found: Removals, work: Work, counts: dict[str, Any], data
         "text_bytes": rows.texts.bytes,
         "memory": _memory(work),
     }
+    if work.spread is not None:
+        extra["engine"] = work.spread.cluster.told()
     if rows.quality is not None:
         extra["rows_without_quality"] = int(np.isnan(rows.quality[rows.references :]).sum())
     if bands:
@@ -364,6 +388,10 @@ def _check(config: DedupConfig) -> Bands | None:
         raise UsageError("the seed lies outside 0..4294967295", seen=config.seed, next="seed: 0")
     if not 0.0 <= config.alarm_share <= 1.0:
         raise UsageError("the share of an alarm lies within 0..1", seen=config.alarm_share, next="--alarm-share 0.01")
+    if config.engine not in ENGINES:
+        raise UsageError("no such engine", seen=config.engine, next=f"--engine {' | '.join(ENGINES)}")
+    if config.ray_address is not None and config.engine != "ray":
+        raise UsageError("an address of a cluster without --engine ray", seen=config.ray_address, next="--engine ray")
     if config.workers is not None and config.workers < 1:
         raise UsageError("at least one worker is needed", seen=config.workers, next="--workers 1")
     return lsh.choose_bands(config.threshold, config.num_perm) if "minhash" in config.method else None

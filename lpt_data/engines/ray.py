@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -136,7 +137,8 @@ def _connect(ray: Any, address: str) -> None:
     if not here and address != "auto":
         _reach(address)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="CRITICAL", **options)
+        with _silenced():
+            ray.init(address=address, log_to_driver=False, logging_level="CRITICAL", **options)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise _unreachable(address, error) from error
 
@@ -166,7 +168,7 @@ def _same_code(ray: Any) -> None:
 
     mine = code_digest()
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    look = ray.remote(num_cpus=0, max_retries=RETRIES)(code_digest)
+    look = ray.remote(num_cpus=0, max_retries=RETRIES)(_their_code)
     asked = [look.options(scheduling_strategy=On(node["NodeID"], soft=False)).remote() for node in nodes]
     for node, answer in zip(nodes, asked, strict=True):
         try:
@@ -179,6 +181,25 @@ def _same_code(ray: Any) -> None:
                 seen=f"{node['NodeManagerAddress']}: {found} is not {mine}",
                 next="install the same version on every node, then run the same command again",
             )
+
+
+def _their_code() -> str:
+    return code_digest()
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Let nothing through to standard error: the C++ side announces there, by itself, that it will be quiet."""
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextlib.contextmanager
