@@ -62,7 +62,7 @@ def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[
 
 def gone_rows(decided: pa.Table) -> np.ndarray:
     """Return the rows that decisions take out of the data, int64: all but the rewritten ones."""
-    return decided.filter(pc.not_equal(decided["action"], "rewrite"))["row"].to_numpy()
+    return decided["row"].filter(pc.not_equal(decided["action"], "rewrite")).to_numpy()
 
 
 def _broken_rewrite(result: StageResult, kept: np.ndarray) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import xxhash
 
 from lpt_data.dataset import Dataset
-from lpt_data.io.readers import raw_lines
+from lpt_data.io.jsonl import chosen_lines
 from manifests.arrow import plain_rows
 
 
@@ -37,12 +37,8 @@ def ties(dataset: Dataset, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
 def _as_written(dataset: Dataset, wanted: np.ndarray) -> Iterator[tuple[np.ndarray, list[bytes]]]:
     """The wanted rows with their bytes: the very lines of JSONL files, which are not parsed again, else JSON."""
     if all(source.format == "jsonl" for source in dataset.files):
-        at = 0
-        for source in dataset.files:
-            for _, lines in raw_lines(source):
-                places = np.flatnonzero(wanted[at : at + len(lines)])
-                yield places + at, [lines[i] or b"" for i in places]
-                at += len(lines)
+        for first, source in zip(dataset.first_rows, dataset.files, strict=True):
+            yield from chosen_lines(source, wanted, first)
         return
     for batch in dataset.batches():
         places = np.flatnonzero(wanted[batch.rows])

@@ -16,7 +16,7 @@ from numba import njit
 
 from lpt_data.dedup.minhash import Scheme, mix, sign
 from lpt_data.dedup.shingles import NOTHING, combine, leave_out, multipliers
-from lpt_data.text import NEEDS_LOWER, buffers, fmix64, fold, tables, tokens_of
+from lpt_data.text import NEEDS_LOWER, buffers, fmix64, fold, sequence_hash, tables, tokens_of
 from manifests.errors import UsageError
 
 RECALL = 0.995  # of the pairs that lie exactly at the threshold; more of all above it
@@ -25,6 +25,7 @@ BITMAP = 8  # words of 64 bits: which of 512 places the shingles of a row fall o
 MOST_PAIRS = 64  # rows of a bucket up to which every pair of it is looked at before the rows are joined
 HUGE = 1000  # rows from which a bucket is worth a line in the report
 GRID = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+_NO_BITMAPS = np.zeros((0, BITMAP), np.uint64)
 _START = np.uint64(0x2545F4914F6CDD1D)
 _ONE, _WORD, _INSIDE, _PLACE = (np.uint64(n) for n in (1, 6, 63, 55))
 _M1, _M2, _M4 = (np.uint64(n) for n in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
@@ -157,6 +158,11 @@ def links(keys: np.ndarray, who: np.ndarray, bitmaps: np.ndarray, shingles: np.n
     return Links(joined, shares, int(sizes.max(initial=0)), int(np.count_nonzero(sizes >= HUGE)))
 
 
+def repeated(keys: np.ndarray) -> np.ndarray:
+    """Which rows have a key, uint64 [k], that another one has too: int64, ascending."""
+    return np.flatnonzero(links(keys, np.arange(len(keys)), _NO_BITMAPS, np.zeros(0, np.int32), 1.0).shares)
+
+
 @dataclass(frozen=True)
 class Buckets:
     """Rows that share a band key, in compressed form; buckets of one row are left out."""
@@ -207,10 +213,7 @@ def _sketch(
         count, length = tokens_of(data, offsets[row], offsets[row + 1], small, table, tokens)
         counts[row] = count
         chars[row] = length
-        whole = _START
-        for i in range(count):
-            whole = fold(whole, tokens[i])
-        sequence[row] = fmix64(whole)
+        sequence[row] = sequence_hash(tokens, max(count, 0))
         total = combine(tokens, count, weights, hashes) if count > 0 else 0
         if len(left_out) and total > 0:
             total = leave_out(hashes, total, left_out)

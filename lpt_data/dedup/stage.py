@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -17,10 +16,10 @@ from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
 from lpt_data.dedup import compare, exact, fields, graph, lsh, report, templates, witness
 from lpt_data.dedup.lsh import Bands
-from lpt_data.dedup.memory import Budget, budget, parse_bytes
+from lpt_data.dedup.memory import Budget, budget, give_back
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
-from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, threads
+from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, thread_count, threads
 from lpt_data.dedup.shingles import NOTHING
 from lpt_data.dedup.spill import Spill
 from lpt_data.dedup.spread import Spread
@@ -42,28 +41,37 @@ def decide(
     progress: Progress,
     *,
     reference: Dataset | None = None,
-    spill: Path | None = None,
+    output: Path | None = None,
 ) -> StageResult:
     """Find the duplicates of a dataset: `lpt_data.stage.run_stage` writes what stays.
 
     Rows that repeat one of `reference` go on its account; its own rows are compared with nothing and never go. What
-    does not fit in the memory given lies in a nameless file in the folder `spill` (None: that of temporary files).
+    does not fit in the memory given lies in a nameless file beside `output` (None: in the folder of temporary files).
 
     Raises UsageError for a method, policy, threshold or size that makes no sense, BadInputError when the memory is not
     enough even so, or the disk.
     """
+    from lpt_data.dedup.predict import count_rows, foretold
+
     bands = _check(config)
-    parse_bytes(config.memory)
+    told = foretold(dataset, config, output or Path("out.jsonl"), reference)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     with ExitStack() as stack:
+        stack.callback(give_back)
         spread = None
         if config.engine == "ray":
             progress(0, None, "connecting to the cluster")
             spread = Spread(stack.enter_context(cluster(config.ray_address)), scheme, bands, progress)
+        room = budget(config.memory, thread_count(config.workers))
+        if not any(source.format == "json" for source in dataset.files):  # an array would be read whole to count it
+            rows, exact = count_rows(dataset)
+            room.hold(rows if exact else int(0.9 * rows), at_least=not exact)  # refuses now rather than in an hour
         run, close = threads(config.workers)
         stack.callback(close)
-        work = Work(config, bands, scheme, run, stack.enter_context(Spill(spill)), budget(config.memory), spread)
-        return _decide(dataset, reference, work, progress)
+        file = stack.enter_context(Spill(output.parent if output else None))
+        result = _decide(dataset, reference, Work(config, bands, scheme, run, file, room, spread), progress)
+        result.extra.update(told)
+        return result
 
 
 @dataclass(frozen=True)
@@ -77,11 +85,6 @@ class Work:
     spill: Spill
     budget: Room
     spread: Spread | None = None  # over a cluster; None: threads of this process
-
-    @property
-    def workers(self) -> int:
-        """Threads at work."""
-        return self.config.workers or len(os.sched_getaffinity(0))
 
 
 def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: Progress) -> StageResult:
@@ -113,6 +116,7 @@ def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: P
             "rows": reference.rows_in,
             "quarantined": len(reference.quarantined()),
         }
+    give_back()
     extra = _extra(rows, found, work, counts, dataset)
     decided = _decisions(rows, found, config, reference)
     return StageResult(decided, _record_ids(dataset, rows), {**extra, **more})
@@ -138,8 +142,7 @@ def _read(
 ) -> Rows:
     """Read the rows of the reference, then those of the input, with their groups and qualities."""
     both = [one for one in (reference, dataset) if one is not None]
-    groups = fields.Groups(equal)
-    group = [groups.of(one) for one in both] if equal else []
+    group = fields.groups(both, equal) if equal else []
     passes = [one.texts(key) for one in both]
     if equal:
         passes = [fields.with_group(batches, of) for batches, of in zip(passes, group, strict=True)]
@@ -224,9 +227,10 @@ def _cover(
 ) -> dict[str, Any]:
     """Compare the leaders that may resemble one another, and note the witnesses of those that go."""
     threshold, spread = work.config.threshold, work.spread
-    room = work.budget.room(len(rows.rows)) - rows.held
+    room = max(work.budget.room(len(rows.rows)) - rows.held, 0)
     if spread is None:
-        near = graph.components(rows, leaders, threshold, room, work.workers, work.run)
+        workers = thread_count(work.config.workers)
+        near = graph.components(rows, leaders, threshold, room, workers, work.run)
     else:
         near = spread.components(rows, leaders, threshold)
     sizes = np.bincount(near.root, minlength=1)
@@ -249,6 +253,7 @@ def _cover(
     return {
         "rows_that_share_a_band": int(np.count_nonzero(near.shares)),
         "rows_compared": len(positions),
+        "shingles": int(rows.shingles.sum(dtype=np.int64)),
         "candidates": int(counts[0]),
         "verified": int(counts[1]),
         "largest_bucket": near.largest_bucket,

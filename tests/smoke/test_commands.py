@@ -72,6 +72,11 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "manifest diff": ("sums@1 sums", {"splits", "checks", "bump"}),
     "train settings": ("sft", None),
     "train sft": (f"--unadmitted chats.jsonl --model tiny --out runs/sft {SMALL}", RUN),
+    "train dpo": (f"--unadmitted pairs/train.jsonl --model runs/sft --out runs/dpo {SMALL}", RUN),
+    "train simpo": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/simpo {SMALL}", RUN),
+    "train cpo": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/cpo {SMALL}", RUN),
+    "train orpo": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/orpo {SMALL}", RUN),
+    "train kto": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/kto {SMALL}", RUN),
     "train grpo": (f"--admitted sums:train --model runs/sft --out runs/grpo {GRPO}", RUN),
     "eval": ("--admitted sums:test --model runs/grpo --n 2 --max-tokens 2", {"models", "split"}),
     "why": ("problems.jsonl:1", set()),
@@ -104,6 +109,10 @@ def run(folder: Path, *arguments: str, timeout: float = 120) -> subprocess.Compl
     )
 
 
+def turn(role: str, text: str) -> list[dict[str, str]]:
+    return [{"role": role, "content": text}]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """One folder in which the commands follow each other; one conversation of it is not made by them,
@@ -111,7 +120,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
     turns = [{"role": "user", "content": "say one"}, {"role": "assistant", "content": "one"}]
     (folder / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 2)
-    pairs = [{"prompt": f"say {n}", "chosen": str(n), "rejected": "no"} for n in range(20)]
+    pairs = [
+        {"prompt": turn("user", f"say {n}"), "chosen": turn("assistant", str(n)), "rejected": turn("assistant", "no")}
+        for n in range(20)
+    ]
     (folder / "prefs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     (folder / "mix.yaml").write_text(
         "domains:\n  sums: {inputs: problems.jsonl, weight: 0.75}\n"

@@ -53,8 +53,14 @@ class Small:
 
     bytes: int
 
-    def room(self, rows: int, *, at_least: bool = False) -> int:
+    def room(self, rows: int) -> int:
         return self.bytes
+
+    def hold(self, rows: int, *, at_least: bool = False) -> int:
+        return self.bytes // 2
+
+    def row(self, size: int) -> None:
+        pass
 
 
 def dedup(texts: Sequence[str], config: DedupConfig | None = None, size: int = 7, room: int = 1 << 40) -> Outcome:
