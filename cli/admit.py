@@ -20,8 +20,8 @@ from cli.options import (
     Policy,
     TextColumn,
     Tokenizer,
+    benchmark_paths,
     examples,
-    named_paths,
 )
 from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
 
@@ -73,7 +73,7 @@ def admit(
         {split: paths for split, paths in given.items() if paths},
         catalog=opened,
         policy=policy,
-        benchmarks=named_paths(benchmark, option="--benchmark"),
+        benchmarks=benchmark_paths(benchmark, catalog),
         against=against,
         key=key,
         encode=encoder(tokenizer),
@@ -100,6 +100,7 @@ def admit(
             where = f"{admission.folder}/manifest.json" if out else f"{admission.name}@{admission.version}"
             algorithm = TRAINED_BY[contract]
             say(f"next: lpt train {algorithm} --admitted {where}:train --model MODEL --out runs/{admission.name}")
+        say(f"its page: lpt report {admission.name}@{admission.version}", style="dim")
     tell_head(opened)
     raise typer.Exit(admission.exit_code)
 

@@ -18,8 +18,8 @@ from cli.options import (
     Policy,
     TextColumn,
     Tokenizer,
+    benchmark_paths,
     examples,
-    named_paths,
 )
 from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, say, shown, styled, table
 
@@ -72,7 +72,7 @@ def audit(
         max_length=max_length,
         verifiers=verifiers(),
         against=against,
-        benchmarks=named_paths(benchmark, option="--benchmark"),
+        benchmarks=benchmark_paths(benchmark, None),
         key=key,
         policy=policy,
         progress=progress,

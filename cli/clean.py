@@ -55,20 +55,15 @@ def clean(
     json: Json = False,
 ) -> None:
     """Mend, mask or drop texts by the published rules (Gopher, C4, FineWeb); every decision has its reason."""
-    from lpt_data.clean import config_of, decide
-    from lpt_data.dataset import Dataset
-    from lpt_data.stage import run_stage
+    from lpt_data.works import Source
+    from lpt_data.works import clean as clean_work
     from manifests.catalog import Catalog
 
     given = {"preset": preset, "rules": rules, "languages": languages, "pii": pii, "secrets": secrets}
     chosen = read_settings(None, config) | {name: value for name, value in given.items() if value is not None}
-    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
-    chosen.setdefault("preset", "web" if dataset.kind == "text" else "sft")
-    settled = config_of(chosen)
+    work = clean_work(Source(tuple(inputs), layout, text_column), chosen, out)
     opened, progress = Catalog.open(catalog), Progress_()
-    report = run_stage(
-        "clean", dataset, settled, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
-    )
+    report = work.run(opened, progress, dry_run=dry_run)
     progress.close()
     finish(report, opened, lambda: show_clean(report.body), json=json)
 

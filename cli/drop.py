@@ -20,8 +20,8 @@ from cli.options import (
     MaxLength,
     TextColumn,
     Tokenizer,
+    benchmark_paths,
     examples,
-    named_paths,
 )
 from cli.output import Progress_, say
 
@@ -70,7 +70,7 @@ def drop(
         max_length=max_length,
         verifiers=verifiers(),
         against=against or (),
-        benchmarks=named_paths(benchmark, option="--benchmark"),
+        benchmarks=benchmark_paths(benchmark, catalog),
         progress=progress,
         dry_run=dry_run,
     )

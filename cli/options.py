@@ -64,7 +64,10 @@ MaxLength = Annotated[
 ]
 Benchmarks = Annotated[
     list[str] | None,
-    typer.Option("--benchmark", help="NAME=PATH of a benchmark whose questions must not be in the data; repeatable."),
+    typer.Option(
+        "--benchmark",
+        help="NAME=PATH, or NAME once added, of a benchmark whose questions must not be in the data; repeatable.",
+    ),
 ]
 
 Against = Annotated[
@@ -87,6 +90,19 @@ def named_paths(pairs: Sequence[str] | None, *, option: str) -> dict[str, list[s
             raise UsageError(f"{option} takes NAME=PATH", seen=pair, next=f"{option} gsm8k=test.jsonl")
         found.setdefault(name, []).append(path)
     return found
+
+
+def benchmark_paths(pairs: Sequence[str] | None, catalog: Path | None) -> dict[str, list[str]]:
+    """``--benchmark NAME=PATH`` as `named_paths` does; ``--benchmark NAME`` is what the catalog has under that name."""
+    names = [name for name in pairs or () if "=" not in name and not Path(name).suffix and not Path(name).exists()]
+    written = named_paths([pair for pair in pairs or () if pair not in names], option="--benchmark")
+    if not names:
+        return written
+    from lpt_data.benchmarks import paths_of
+    from manifests.catalog import Catalog
+
+    opened = Catalog.open(catalog)
+    return written | {name: paths_of(name, opened) for name in names}
 
 
 def settings(pairs: Sequence[str] | None, file: Path | None) -> dict[str, object]:

@@ -125,6 +125,15 @@ class DropConfig:
     references: tuple[str, ...] = ()  # sha256 of each file of --against and --benchmark
 
 
+@dataclass(frozen=True)
+class PackConfig:
+    """How long the sequences are, and for which tokenizer and template they are counted."""
+
+    max_length: int  # tokens
+    tokenizer: str  # fingerprint
+    template_sha256: str
+
+
 def identity(config: Any) -> dict[str, Any]:
     """The fields of a stage config that can change its result, as plain JSON values."""
     fields = config.__dataclass_fields__

@@ -18,8 +18,8 @@ from lpt_data.config import DropConfig
 from lpt_data.contracts.common import Encoder, Verifier
 from lpt_data.dataset import Dataset
 from lpt_data.io import expand
-from lpt_data.progress import Progress
-from lpt_data.stage import StageReport, StageResult, run_stage
+from lpt_data.progress import Progress, silent
+from lpt_data.stage import StageReport, StageResult, Work
 from manifests import decisions
 from manifests.catalog import Catalog
 from manifests.digests import bytes_sha256
@@ -46,6 +46,27 @@ def drop(
 
     Raises UsageError for a check that the contract has not, CheckNotRunError for one that did not run on this data.
     """
+    work = drop_work(
+        dataset, contract, checks, out=out, key=key, encode=encode, max_length=max_length, verifiers=verifiers,
+        against=against, benchmarks=benchmarks,
+    )  # fmt: skip
+    return work.run(catalog, progress or silent, dry_run=dry_run, wait=5.0)
+
+
+def drop_work(
+    dataset: Dataset,
+    contract: str,
+    checks: Sequence[str],
+    *,
+    out: Path,
+    key: str | None = None,
+    encode: Encoder | None = None,
+    max_length: int | None = None,
+    verifiers: Mapping[str, Verifier] | None = None,
+    against: Sequence[str] = (),
+    benchmarks: Mapping[str, Sequence[str]] | None = None,
+) -> Work:
+    """Return the work of such a removal; raises what `drop` does."""
     if not checks:
         raise UsageError("there is no check to drop rows by", seen="none", next="--check CHECK, as an audit names it")
     named = benchmarks or {}
@@ -73,7 +94,7 @@ def drop(
         )
         return _result(report, config.checks)
 
-    return run_stage("drop", dataset, config, decide, output=out, catalog=catalog, progress=progress, dry_run=dry_run)
+    return Work("drop", dataset, config, decide, (Path(out),), output=str(out))
 
 
 def _result(report: AuditReport, checks: Sequence[str]) -> StageResult:

@@ -25,6 +25,8 @@ from manifests.files import atomic_path
 
 ACTIONS = ("remove", "rewrite", "quarantine")
 DUPLICATED = "duplicated_row"  # reason of a row that would have been kept, where no copy was to stay
+OVERLAP = "benchmark_overlap"  # reason of a row that repeats a benchmark item, whichever copies of it went before
+GOES_AFTER = (DUPLICATED, OVERLAP)  # reasons of rows that may have been kept over others in the same stage
 SCHEMA = pa.schema(
     [
         pa.field(

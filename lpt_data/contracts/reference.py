@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lpt_data.benchmarks.layouts import Published, read_published
 from lpt_data.contracts.survey import Contract, Reference, question_hash, row_key
 from lpt_data.dataset import Dataset
 from lpt_data.io import expand
@@ -82,11 +83,22 @@ def read_benchmark(name: str, paths: Sequence[str], contracts: Sequence[Contract
             return _questions(name, Dataset.open(paths, kind="text", text_column=column), text)
         except LptError as error:
             tried.append(f"column {column}: {error.what}")
+    if (published := read_published(paths)) is not None:
+        return _published_questions(name, published)
     raise BadInputError(
         f"the benchmark {name} has no questions that could be read",
         seen="; ".join(tried),
         next=f"rename the column that holds them to one of: {', '.join(QUESTION_COLUMNS)}",
     )
+
+
+def _published_questions(name: str, published: Published) -> Reference:
+    """A benchmark in a layout of its own: MMLU without a head, MATH in a file for each problem, BBH in one object."""
+    found: dict[bytes, int] = {}
+    for entry in published.entries:
+        found.setdefault(question_hash(entry.question), entry.index)
+    files = tuple({"path": f.path, "bytes": f.bytes, "sha256": bytes_sha256(f.path)} for f in published.files)
+    return Reference(name, len(published.entries), len(published.unread), files, questions=found)
 
 
 def _questions(name: str, dataset: Dataset, contract: Contract) -> Reference:

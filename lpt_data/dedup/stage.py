@@ -53,7 +53,7 @@ def decide(
     """
     from lpt_data.dedup.predict import count_rows, foretold
 
-    bands = _check(config)
+    bands = check(config)
     told = foretold(dataset, config, output or Path("out.jsonl"), reference)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     with ExitStack() as stack:
@@ -372,7 +372,8 @@ def _memory(work: Work) -> dict[str, Any]:
     return told
 
 
-def _check(config: DedupConfig) -> Bands | None:
+def check(config: DedupConfig) -> Bands | None:
+    """Raise UsageError for values that make no sense; returns the bands for near-duplicates, where they are asked."""
     unknown = [method for method in config.method if method not in METHODS]
     if parts := [method for method in unknown if method in BOILERPLATE]:
         raise UsageError(

@@ -137,6 +137,14 @@ def test_a_drop_in_any_message_drops_the_row_and_tool_calls_stay(tmp_path, catal
     assert kept[1]["tool_calls"] == [call]
 
 
+def test_a_row_without_an_optional_text_stays(tmp_path, catalog):
+    """An Alpaca row whose input is empty is whole: half of all such rows are."""
+    row = {"instruction": "Name a tree.", "input": "", "output": "Larch."}
+    report = clean(write(tmp_path / "in.jsonl", [row]), tmp_path / "out.jsonl", catalog).to_json()
+    assert report["removed"] == {}
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == row
+
+
 @pytest.mark.parametrize("name", ["o.jsonl", "o.jsonl.gz", "o.jsonl.zst", "o.json", "o.csv", "o.tsv", "o.parquet"])
 def test_every_format_holds_the_rewritten_rows(tmp_path, catalog, name):
     source = write(tmp_path / "in.jsonl", [{"messages": MESSAGES, "n": 1}, {"messages": MESSAGES[1:] * 2, "n": 2}])
