@@ -48,10 +48,9 @@ def boilerplate(
     json: Json = False,
 ) -> None:
     """Cut text that documents repeat among each other; the longest document keeps it and is the witness."""
-    from lpt_data.boilerplate import decide
     from lpt_data.config import BoilerplateConfig
-    from lpt_data.dataset import Dataset
-    from lpt_data.stage import run_stage
+    from lpt_data.works import Source
+    from lpt_data.works import boilerplate as boilerplate_work
     from manifests.catalog import Catalog
 
     config = BoilerplateConfig(
@@ -63,11 +62,9 @@ def boilerplate(
         drop_all=drop_all,
         memory=memory,
     )
-    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
+    work = boilerplate_work(Source(tuple(inputs), layout, text_column), config, out)
     opened, progress = Catalog.open(catalog), Progress_()
-    report = run_stage(
-        "boilerplate", dataset, config, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
-    )
+    report = work.run(opened, progress, dry_run=dry_run)
     progress.close()
     finish(report, opened, lambda: show_boilerplate(report.extra), json=json)
 

@@ -36,7 +36,13 @@ def decide(dataset: Dataset, config: BoilerplateConfig, progress: Progress) -> S
     Raises UsageError for settings that make no sense, BadInputError for rows that are no documents or do not fit in
     the memory given.
     """
-    _check(dataset, config)
+    check(config)
+    if dataset.kind != "text":
+        raise BadInputError(
+            "repeated text is cut out of documents, and these rows are none",
+            seen=f"layout {dataset.layout}",
+            next="name a column of text with --text-column, or remove whole rows: lpt data dedup",
+        )
     lines = config.method != "substring"
     documents = held.read(
         dataset,
@@ -59,17 +65,15 @@ def decide(dataset: Dataset, config: BoilerplateConfig, progress: Progress) -> S
     return _result(dataset, documents, cuts, config)
 
 
-def _check(dataset: Dataset, config: BoilerplateConfig) -> None:
+def check(config: BoilerplateConfig) -> None:
+    """Raise UsageError for settings that make no sense."""
     if config.method not in REASONS:
         raise UsageError("no such method", seen=config.method, next=f"--method {' | '.join(REASONS)}")
-    if dataset.kind != "text":
-        raise BadInputError(
-            "repeated text is cut out of documents, and these rows are none",
-            seen=f"layout {dataset.layout}",
-            next="name a column of text with --text-column, or remove whole rows: lpt data dedup",
-        )
     if config.least_documents < 2:
-        raise UsageError("what one document holds repeats nothing", seen=config.least_documents, next="2 or more")
+        raise UsageError(
+            "what one document holds repeats nothing", seen=config.least_documents, next="--min-documents 7"
+        )
+    parse_bytes(config.memory)
     if config.least_words < 0:
         raise UsageError("a number of words is not negative", seen=config.least_words, next="--min-words 5")
     if config.length < LEAST_LENGTH:
