@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -37,6 +37,7 @@ DEDUP_EXAMPLES = examples(
     "lpt data dedup new.jsonl --out fresh.parquet --against old.parquet",
     "lpt data dedup corpus.jsonl --out clean.parquet --method exact,minhash,semantic --semantic-threshold 0.92",
     "lpt data dedup corpus.jsonl --out clean.parquet --method exact,minhash,semantic --rethreshold 0.95",
+    "lpt data dedup shards/ --out clean.parquet --engine ray --ray-address 10.0.0.5:6379",
     "lpt data dedup chats.jsonl --out clean.jsonl --benchmark gsm8k=test.jsonl",
     'lpt sql "select reason, witness_id, score from v_decision limit 5"',
 )
@@ -92,6 +93,16 @@ Memory = Annotated[
         show_default=False,
     ),
 ]
+Engine = Annotated[
+    Literal["local", "ray"], typer.Option(help="Where the work is done: threads here, or a Ray cluster (lpt[ray]).")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Cluster of --engine ray: HOST:PORT, auto, or local for one made here. Default: $RAY_ADDRESS, else local.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Foretell time, memory, disk and pairs from a sample, in seconds; write nothing."),
@@ -120,6 +131,8 @@ def dedup(
     rethreshold: Rethreshold = None,
     workers: Workers = None,
     memory: Memory = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     layout: Layout = None,
     text_column: TextColumn = "text",
     dry_run: DryRun = False,
@@ -150,6 +163,8 @@ def dedup(
         alarm_share=alarm_share,
         workers=workers,
         memory=memory,
+        engine=engine,
+        ray_address=ray_address,
     )
     source = Source(tuple(inputs), layout, text_column)
     if dry_run:
@@ -157,9 +172,9 @@ def dedup(
         return
     opened, progress = Catalog.open(catalog), Progress_()
     meant = (semantic_threshold, floor, same_numbers, exact_limit)
-    engine, semantic = chosen(embedder, opened.directory, methods, *meant, rethreshold)
+    meaning, semantic = chosen(embedder, opened.directory, methods, *meant, rethreshold)
     config = replace(config, semantic=semantic)
-    work = dedup_work(source, config, out, against or (), benchmark_paths(benchmark, catalog), engine)
+    work = dedup_work(source, config, out, against or (), benchmark_paths(benchmark, catalog), meaning)
     report = work.run(opened, progress)
     progress.close()
     finish(report, opened, lambda: show_dedup(report.extra), json=json)
@@ -261,6 +276,10 @@ def show_dedup(extra: dict[str, Any]) -> None:
         say(f"compared with {reference['rows']:,} rows of the reference; {reference['quarantined']:,} were unreadable")
     if "rows_without_quality" in extra:
         say(f"{extra['rows_without_quality']:,} rows have no quality and came last")
+    if engine := extra.get("engine"):
+        say(f"{engine['tasks']:,} parts on a Ray cluster of {engine['nodes']} nodes and {engine['cpus']} cores")
+        for message in engine["messages"]:
+            say(f"ray: {one_line(message)}", style="yellow")
     if keeper := extra.get("biggest_keeper"):
         who = "row" if not keeper.get("of_reference") else "reference row"
         say(f"{who} {keeper['row']} stands for the most rows: {keeper['absorbed']:,} ({keeper['share']:.1%} of all)")

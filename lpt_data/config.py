@@ -40,6 +40,21 @@ class DedupConfig:
     semantic: SemanticConfig | None = None  # of the method of that name
     workers: int | None = field(default=None, metadata=NO_IDENTITY)
     memory: str | None = field(default=None, metadata=NO_IDENTITY)  # such as "4GB"
+    engine: Literal["local", "ray"] = field(default="local", metadata=NO_IDENTITY)  # threads here, or a cluster
+    ray_address: str | None = field(default=None, metadata=NO_IDENTITY)  # HOST:PORT, auto or local; None: $RAY_ADDRESS
+
+
+@dataclass(frozen=True)
+class BoilerplateConfig:
+    """Which text that documents repeat among each other is cut out of them."""
+
+    method: Literal["lines", "paragraphs", "substring"] = "lines"
+    least_documents: int = 7  # that hold a line or paragraph; a passage is cut when two hold it
+    least_words: int = 5  # of a line or paragraph; a letter of Chinese or Japanese is a word, one of Thai a quarter
+    fold: bool = False  # lines and paragraphs that differ in case and digits alone are the same
+    length: int = 200  # characters of a passage (substring)
+    drop_all: bool = False  # lines and paragraphs: the document that would have kept one loses it too
+    memory: str | None = field(default=None, metadata=NO_IDENTITY)  # such as "4GB"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lpt_data.config import DedupConfig
+from lpt_data.config import BoilerplateConfig, DedupConfig
 from lpt_data.dataset import Dataset
 from lpt_data.stage import Work
 
@@ -46,6 +46,13 @@ def clean(source: Source, chosen: Mapping[str, Any], out: Path) -> Work:
     dataset = source.open()
     preset = {"preset": "web" if dataset.kind == "text" else "sft"}
     return Work("clean", dataset, config_of(preset | dict(chosen)), decide, (out,), output=str(out))
+
+
+def boilerplate(source: Source, config: BoilerplateConfig, out: Path) -> Work:
+    """Cut text that documents repeat among each other out of them."""
+    from lpt_data.boilerplate import decide
+
+    return Work("boilerplate", source.open(), config, decide, (out,), output=str(out))
 
 
 def dedup(

@@ -1,7 +1,8 @@
 """The one table of what a recipe can say: each stage with its place in the order, its options, and its work.
 
-The right order is clean → exact → near → semantic → quality → decontaminate → split → mix → pack → audit, admit. To
-add a stage: a function that makes its work (`lpt_data.works` where a command does the same), and one line of STAGES.
+The right order is clean, boilerplate → exact → near → semantic → quality → decontaminate → split → mix → pack → audit,
+admit. To add a stage: a function that makes its work (`lpt_data.works` where a command does the same), and one line of
+STAGES.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpt_data import works
-from lpt_data.config import CleanConfig, DecontaminateConfig, DedupConfig, PairsConfig, SplitConfig
+from lpt_data.config import BoilerplateConfig, CleanConfig, DecontaminateConfig, DedupConfig, PairsConfig, SplitConfig
 from lpt_data.option_values import config_of, text, texts
 from lpt_data.progress import Progress
 from lpt_data.run.meaning import semantic_config, with_engine
@@ -123,7 +124,19 @@ def _quality(given: Given) -> Work:
     return works.clean(given.source, _quality_options(given.options, given.where), given.out)
 
 
-# -- dedup, decontaminate
+# -- boilerplate, dedup, decontaminate
+
+
+def _boilerplate_config(options: Options, where: str) -> BoilerplateConfig:
+    from lpt_data.boilerplate.stage import check
+
+    config = config_of(BoilerplateConfig, options, where)
+    check(config)
+    return config
+
+
+def _boilerplate(given: Given) -> Work:
+    return works.boilerplate(given.source, _boilerplate_config(given.options, given.where), given.out)
 
 
 def _dedup_config(options: Options, where: str) -> DedupConfig:
@@ -383,6 +396,7 @@ STAGES: dict[str, Stage] = {
         (*_fields(DedupConfig), "embedder", "against", "benchmark"),
         _dedup_places, _dedup_config, _dedup, references=_against,
     ),
+    "boilerplate": Stage(_fields(BoilerplateConfig), _at(CLEAN, EXACT), _boilerplate_config, _boilerplate),
     "quality": Stage(("rules", "languages", "limits"), _at(QUALITY), _quality_options, _quality),
     "drop": Stage(_DROP, _at(CLEAN, MIX), _drop_options, _drop, references=_against),
     "decontaminate": Stage(
