@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,6 +28,9 @@ from cli.options import (
 )
 from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
 
+if TYPE_CHECKING:
+    from lpt_data.admit import Admission
+
 EXAMPLES = examples(
     "lpt admit gsm8k --contract rlvr --train train.jsonl --test test.jsonl",
     "lpt admit chats --contract sft --train clean.parquet --validation dev.jsonl --tokenizer ./model --max-length 2048",
@@ -36,7 +39,7 @@ EXAMPLES = examples(
 )
 
 # The algorithm that a contract's rows are for, as the line after an admission names it.
-TRAINED_BY = {"sft": "sft", "rlvr": "grpo"}
+TRAINED_BY = {"sft": "sft", "rlvr": "grpo", "preference": "dpo", "kto": "kto"}
 
 
 def admit(
@@ -103,10 +106,7 @@ def admit(
         if admission.reused:
             say("admitted before with the same rows and policy; that version stands", style="dim")
         say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
-        if admission.verdict != "reject" and contract in TRAINED_BY and admission.exit_code != 5:
-            where = f"{admission.folder}/manifest.json" if out else f"{admission.name}@{admission.version}"
-            algorithm = TRAINED_BY[contract]
-            say(f"next: lpt train {algorithm} --admitted {where}:train --model MODEL --out runs/{admission.name}")
+        say_next(admission, contract, carried=out is not None)
         say(f"its page: lpt report {admission.name}@{admission.version}", style="dim")
     tell_head(opened)
     raise typer.Exit(admission.exit_code)
@@ -123,3 +123,12 @@ def show_admission(body: dict) -> None:
     )
     for pair in body.get("disjoint") or []:
         say(f"{pair['a']} ∩ {pair['b']} by {pair['by']}: {pair['intersection']}")
+
+
+def say_next(admission: Admission, contract: str, *, carried: bool) -> None:
+    """The command that trains on what was admitted, where it may be trained on."""
+    if admission.verdict == "reject" or admission.exit_code == 5 or contract not in TRAINED_BY:
+        return
+    where = f"{admission.folder}/manifest.json" if carried else f"{admission.name}@{admission.version}"
+    trained = f"lpt train {TRAINED_BY[contract]} --admitted {where}:train"
+    say(f"next: {trained} --model MODEL --out runs/{admission.name}")

@@ -130,11 +130,12 @@ def audit(
         from lpt_data.clean.language import check_known  # loads the model of languages
 
         check_known(languages)
-    rates = read_rates(pass_rates, chosen.name, normaliser) if isinstance(pass_rates, (list, tuple)) else pass_rates
+    scored = () if pass_rates is None or callable(pass_rates) else tuple(pass_rates)
+    rates = pass_rates if pass_rates is None or callable(pass_rates) else read_rates(scored, chosen.name, normaliser)
     lent = Instruments(
         languages=tuple(languages),
-        pass_rates=rates or None,
-        scored=tuple(pass_rates) if isinstance(pass_rates, (list, tuple)) else (),
+        pass_rates=rates,
+        scored=scored,
         encode=encode,
         max_length=max_length,
         verifiers=verifiers,

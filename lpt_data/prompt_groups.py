@@ -70,13 +70,14 @@ def _is_one_question(kind: str, record: Record) -> bool:
     """Whether a pair is a question, one turn long, and two replies: no other history is in it."""
     if kind != "preference":
         return False
-    prompt, chosen, rejected = record.get("prompt") or (), record["chosen"], record["rejected"]
+    prompt: Sequence[Any] = record.get("prompt") or ()
+    chosen, rejected = record["chosen"], record["rejected"]
     if not len(prompt) == len(chosen) == len(rejected) == 1:
         return False
     if chosen[0].get("role") == "user" or rejected[0].get("role") == "user":
         return False
-    said = prompt[0].get("content") if prompt[0].get("role") == "user" else None
-    return bool(said) and not said.isspace()
+    said = prompt[0].get("content") if prompt[0].get("role") == "user" else ""
+    return bool(said and not said.isspace())
 
 
 def _column(name: str, value: Any) -> bytes:

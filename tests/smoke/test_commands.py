@@ -39,6 +39,10 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "data generate countdown": ("--n 60 --numbers 2 --high 40 --out problems.jsonl", None),
     "data generate package-docs": ("--out docs.jsonl --max-bytes 60000", None),
     "data clean": ("docs.jsonl --out tidy.jsonl --rules unicode,space,gopher.words,pii", DATA | {"rules", "examples"}),
+    "data boilerplate": (
+        "docs.jsonl --out lean.jsonl --min-documents 2",
+        DATA | {"method", "characters_cut", "most_repeated", "rows_emptied"},
+    ),
     "data dedup": ("docs.jsonl --out clean.parquet --threshold 0.8", DATA),
     "data benchmarks add": ("problems=questions.jsonl", {"benchmarks"}),
     "data benchmarks list": ("", {"benchmarks"}),
