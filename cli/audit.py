@@ -60,7 +60,7 @@ def audit(
     from lpt_data.audit import contract_of
     from lpt_data.dataset import Dataset
 
-    splits, kind = split_inputs(inputs), contract_of(contract).name
+    splits, kind = split_inputs(inputs), contract_of(contract).kind
     datasets = {
         name: Dataset.open(paths, kind=kind, layout=layout, text_column=text_column) for name, paths in splits.items()
     }

@@ -113,7 +113,7 @@ def admit(
     """
     check_name(name)
     _check_splits(splits)
-    kind = contract_of(contract).name
+    kind = contract_of(contract).kind
     target = None
     if out is not None:
         _set_aside(catalog, name, Path(out))

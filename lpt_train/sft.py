@@ -224,7 +224,7 @@ def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig) -
     return tokenized_id({
         "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
         "max_length": config.max_length, "truncation": config.truncation, "packing": config.packing,
-        "mask": "all" if split.contract == "text" else "assistant",
+        "mask": "all" if split.kind == "text" else "assistant",
     })  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> R
     """
     records: dict[bytes, int] = {}
     keys: dict[bytes, int] = {}
-    datasets = open_any(paths, contract.name)
+    datasets = open_any(paths, contract.kind)
     start = unread = 0
     for dataset in datasets:
         for row, record, extra, name in dataset.identified():
@@ -72,7 +72,7 @@ def read_benchmark(name: str, paths: Sequence[str], contracts: Sequence[Contract
     tried: list[str] = []
     for contract in contracts:
         try:
-            dataset = Dataset.open(paths, kind=contract.name)
+            dataset = Dataset.open(paths, kind=contract.kind)
             return _questions(name, dataset, contract)
         except LptError as error:
             tried.append(f"{contract.name}: {error.what}")

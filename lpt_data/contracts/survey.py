@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -31,9 +31,11 @@ from lpt_data.contracts.common import (
 from lpt_data.dataset import Dataset, Quarantine
 from lpt_data.keys import NORMALISERS, canonical_key, key_hash
 from lpt_data.progress import Progress, silent
+from manifests.canon import kind_of
 from manifests.errors import BadInputError, LptError, RecordError
 
 REPORT_EVERY = 1024  # records between two reports of progress
+JUDGED_AT_ONCE = 256  # records whose verifiers are asked together
 # An encoder refuses a row with a reason; these two have a check of their own, the others are failures to render.
 GATE_OF_REASON = {"two_start_tokens": "bos", "no_stop_token": "stop"}
 
@@ -63,6 +65,10 @@ class Judgement:
 
     results: Mapping[str, str | None] = field(default_factory=dict)
     missing: str | None = None
+
+
+# (record, other columns) of some rows, the verifiers by name -> a judgement of each
+Judge: TypeAlias = Callable[[Sequence[tuple[Record, Mapping[str, Any]]], Mapping[str, Verifier]], list[Judgement]]
 
 
 @dataclass(frozen=True)
@@ -158,17 +164,22 @@ Measure: TypeAlias = Callable[[Survey], Outcome]
 class Contract:
     """What a kind of data has to keep: rules for each row, measures over all rows, and how a row is read as a task."""
 
-    name: str  # also the kind of its canonical records
+    name: str
     default_key: str
     parts: Callable[[Record], Parts]
     rules: Mapping[str, Rule]
     measures: Mapping[str, Measure]
     text_rules: Mapping[str, TextRule] = field(default_factory=lambda: CHARACTER_RULES)
     render: Callable[[Record, Encoder, int | None], RowTokens] | None = None
-    judge: Callable[[Record, Mapping[str, Verifier]], Judgement] | None = None
+    judge: Judge | None = None
     # (record, other columns, normaliser, key hash) -> the facts of a row that measures of this contract alone need
     look: Callable[[Record, Mapping[str, Any], str, bytes], Any] | None = None
     sees: tuple[str, ...] = ()  # of `audit.UNSEEN`, what this contract does look for
+
+    @property
+    def kind(self) -> str:
+        """Kind of its canonical records."""
+        return kind_of(self.name)
 
 
 def short_hash(value: Any) -> bytes:
@@ -209,13 +220,14 @@ class _Collector:
         self.missing: Counter[str] = Counter()
         self.hits: dict[str, list[tuple[int, int]]] = {}
         self.facts: list[Any] = []
+        self.waiting: list[tuple[int, Record, Mapping[str, Any]]] = []  # for their verifiers
 
     def add(self, row: int, record: Record, extra: Mapping[str, Any], name: bytes) -> None:
         position = len(self.rows)
         self.rows.append(row)
         self.ids += name
         self.has_extra = self.has_extra or bool(extra)
-        key = row_key(self.contract.name, self.normaliser, row, record, extra)
+        key = row_key(self.contract.kind, self.normaliser, row, record, extra)
         self.keys += key
         parts = self.contract.parts(record)
         self.asked += short_hash(parts.asked)
@@ -227,7 +239,9 @@ class _Collector:
         if self.lent.encode is not None and self.contract.render is not None:
             self.render(position, record, self.lent.encode)
         if self.lent.verifiers is not None and self.contract.judge is not None:
-            self.judge(position, record, self.lent.verifiers)
+            self.waiting.append((position, record, extra))
+            if len(self.waiting) == JUDGED_AT_ONCE:
+                self.judge()
 
     def fault(self, name: str, position: int, detail: str) -> None:
         self.faults.setdefault(name, []).append((position, detail))
@@ -275,16 +289,19 @@ class _Collector:
         for gate, detail in tokens.faults.items():
             self.fault(gate, position, detail)
 
-    def judge(self, position: int, record: Record, verifiers: Mapping[str, Verifier]) -> None:
-        if self.contract.judge is None:
+    def judge(self) -> None:
+        """Ask the verifiers about the rows that wait."""
+        waiting, self.waiting = self.waiting, []
+        if not waiting or self.contract.judge is None or self.lent.verifiers is None:
             return
-        judgement = self.contract.judge(record, verifiers)
-        if judgement.missing is not None:
-            self.missing[judgement.missing] += 1
-        for name, detail in judgement.results.items():
-            self.judged[name] += 1
-            if detail is not None:
-                self.fault(name, position, detail)
+        judgements = self.contract.judge([(record, extra) for _, record, extra in waiting], self.lent.verifiers)
+        for (position, _, _), judgement in zip(waiting, judgements, strict=True):
+            if judgement.missing is not None:
+                self.missing[judgement.missing] += 1
+            for name, detail in judgement.results.items():
+                self.judged[name] += 1
+                if detail is not None:
+                    self.fault(name, position, detail)
 
 
 def _columns(data: bytearray, width: int) -> np.ndarray:
@@ -306,6 +323,7 @@ def survey_split(
         seen.add(row, record, extra, record_id)
         if count % REPORT_EVERY == 0:
             report(count, None, f"audit {name}")
+    seen.judge()
     report(len(seen.rows), len(seen.rows), f"audit {name}")
     return SplitSurvey(
         name=name,

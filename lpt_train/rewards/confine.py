@@ -8,8 +8,8 @@
 - The rights of root are dropped, and none can be had again (no_new_privs).
 
 None of it needs root or a namespace, so it holds in a container as well. It needs Linux on x86-64 or arm64 with
-seccomp; elsewhere `confine` raises, and nothing is run. Left out: what the user may read can be read (and sent nowhere),
-and side channels. A bare interpreter loads this file: it imports nothing of ours.
+seccomp; elsewhere `confine` raises, and nothing is run. Left out: what the user may read can be read (and sent
+nowhere), and side channels. A bare interpreter loads this file: it imports nothing of ours.
 """
 
 from __future__ import annotations

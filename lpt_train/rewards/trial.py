@@ -145,6 +145,7 @@ class Remote:
         self.asks, self.answered, self.calls = asks, answered, 0
 
     def receive(self) -> dict[str, Any]:
+        """The program's next message; `ProgramError` where there is none."""
         try:
             reply = receive(self.answered)
         except (OSError, EOFError, ValueError, RecursionError) as error:
@@ -178,7 +179,7 @@ class Remote:
 
 def _raised(error: Any) -> Exception:
     """The error that the program raised, as a built-in one of that name where there is one."""
-    name, words = (error if isinstance(error, list) and len(error) == 2 else ("Exception", ""))
+    name, words = error if isinstance(error, list) and len(error) == 2 else ("Exception", "")
     kind = getattr(builtins, name, None) if isinstance(name, str) else None
     if isinstance(kind, type) and issubclass(kind, Exception):
         try:
