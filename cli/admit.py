@@ -18,6 +18,8 @@ from cli.options import (
     Layout,
     MaxLength,
     Policy,
+    Previous,
+    Seeds,
     TextColumn,
     Tokenizer,
     examples,
@@ -29,11 +31,12 @@ EXAMPLES = examples(
     "lpt admit gsm8k --contract rlvr --train train.jsonl --test test.jsonl",
     "lpt admit chats --contract sft --train clean.parquet --validation dev.jsonl --tokenizer ./model --max-length 2048",
     "lpt admit sums --contract rlvr --train splits/train.jsonl --test splits/test.jsonl --key countdown --out sums-v1/",
+    "lpt admit made --contract synthetic --train made.jsonl --seeds seeds.jsonl",
     "lpt train grpo --admitted gsm8k:train --model ./model --out runs/first",
 )
 
 # The algorithm that a contract's rows are for, as the line after an admission names it.
-TRAINED_BY = {"sft": "sft", "rlvr": "grpo"}
+TRAINED_BY = {"sft": "sft", "synthetic": "sft", "rlvr": "grpo"}
 
 
 def admit(
@@ -47,6 +50,8 @@ def admit(
         list[str] | None, typer.Option(help="Files of the test split; repeatable.", show_default=False)
     ] = None,
     benchmark: Benchmarks = None,
+    seeds: Seeds = None,
+    previous: Previous = None,
     against: Against = None,
     policy: Policy = None,
     key: Key = None,
@@ -67,23 +72,26 @@ def admit(
 
     given = {"train": train, "validation": validation or [], "test": test or []}
     opened, progress = Catalog.open(catalog), Progress_()
-    admission = admit_splits(
-        name,
-        contract,
-        {split: paths for split, paths in given.items() if paths},
-        catalog=opened,
-        policy=policy,
-        benchmarks=named_paths(benchmark, option="--benchmark"),
-        against=against,
-        key=key,
-        encode=encoder(tokenizer),
-        max_length=max_length,
-        verifiers=verifiers(),
-        layout=layout,
-        text_column=text_column,
-        out=out,
-        progress=progress,
-    )
+    with verifiers() as lent:
+        admission = admit_splits(
+            name,
+            contract,
+            {split: paths for split, paths in given.items() if paths},
+            catalog=opened,
+            policy=policy,
+            benchmarks=named_paths(benchmark, option="--benchmark"),
+            against=against,
+            seeds=seeds,
+            previous=previous,
+            key=key,
+            encode=encoder(tokenizer),
+            max_length=max_length,
+            verifiers=lent,
+            layout=layout,
+            text_column=text_column,
+            out=out,
+            progress=progress,
+        )
     progress.close()
     tell_notes(opened)
     body = admission.to_json()

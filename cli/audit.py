@@ -16,6 +16,8 @@ from cli.options import (
     Layout,
     MaxLength,
     Policy,
+    Previous,
+    Seeds,
     TextColumn,
     Tokenizer,
     examples,
@@ -24,7 +26,8 @@ from cli.options import (
 from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, say, shown, styled, table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from manifests.policy import Check
 
@@ -33,6 +36,7 @@ EXAMPLES = examples(
     "lpt data audit chats.jsonl --contract sft --tokenizer ./model --max-length 2048",
     "lpt data audit train=train.jsonl test=test.jsonl --contract rlvr --benchmark gsm8k=test.jsonl",
     "lpt data audit chats.jsonl --contract sft --rows sft.turns.empty_share",
+    "lpt data audit made.jsonl --contract synthetic --seeds seeds.jsonl --benchmark humaneval=HumanEval.jsonl.gz",
 )
 
 
@@ -43,6 +47,8 @@ def audit(
     max_length: MaxLength = None,
     against: Against = None,
     benchmark: Benchmarks = None,
+    seeds: Seeds = None,
+    previous: Previous = None,
     key: Key = None,
     policy: Policy = None,
     rows: Annotated[
@@ -65,18 +71,21 @@ def audit(
         name: Dataset.open(paths, kind=kind, layout=layout, text_column=text_column) for name, paths in splits.items()
     }
     progress = Progress_()
-    report = run_audit(
-        datasets,
-        contract,
-        encode=encoder(tokenizer),
-        max_length=max_length,
-        verifiers=verifiers(),
-        against=against,
-        benchmarks=named_paths(benchmark, option="--benchmark"),
-        key=key,
-        policy=policy,
-        progress=progress,
-    )
+    with verifiers() as lent:
+        report = run_audit(
+            datasets,
+            contract,
+            encode=encoder(tokenizer),
+            max_length=max_length,
+            verifiers=lent,
+            against=against,
+            benchmarks=named_paths(benchmark, option="--benchmark"),
+            seeds=seeds,
+            previous=previous,
+            key=key,
+            policy=policy,
+            progress=progress,
+        )
     progress.close()
     if rows is not None:
         show_rows(report.rows(rows), as_object=json)
@@ -115,11 +124,12 @@ def encoder(tokenizer: str | None) -> Any:
     return Renderer(made)
 
 
-def verifiers() -> dict[str, Any]:
-    """The verifiers that will score, by name, so that the gold answers are parsed by the same code."""
-    from lpt_train.rewards import REWARDS
+def verifiers() -> AbstractContextManager[Mapping[str, Any]]:
+    """The verifiers that will score, by name, so that the gold answers are parsed by the same code; each call of one is
+    limited in time and memory."""
+    from lpt_train.rewards.guard import guarded
 
-    return dict(REWARDS)
+    return guarded()
 
 
 def show_checks(checks: Sequence[Check]) -> None:

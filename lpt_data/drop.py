@@ -39,6 +39,7 @@ def drop(
     verifiers: Mapping[str, Verifier] | None = None,
     against: Sequence[str] = (),
     benchmarks: Mapping[str, Sequence[str]] | None = None,
+    seeds: Sequence[str] = (),
     progress: Progress | None = None,
     dry_run: bool = False,
 ) -> StageReport:
@@ -49,7 +50,7 @@ def drop(
     if not checks:
         raise UsageError("there is no check to drop rows by", seen="none", next="--check CHECK, as an audit names it")
     named = benchmarks or {}
-    files = [*against, *(path for paths in named.values() for path in paths)]
+    files = [*against, *seeds, *(path for paths in named.values() for path in paths)]
     config = DropConfig(
         contract=contract,
         checks=tuple(sorted(set(checks))),
@@ -68,6 +69,7 @@ def drop(
             verifiers=verifiers,
             against=against or None,
             benchmarks=named,
+            seeds=seeds or None,
             key=key,
             progress=tell,
         )

@@ -225,7 +225,11 @@ def _fault(body: Mapping[str, Any]) -> str:
         return f"name {body['name']!r}"
     if type(body["version"]) is not int or body["version"] < 1:
         return f"version {body['version']!r}"
-    if kind_of(body["contract"]) not in FIELDS or body["verdict"] not in _VERDICTS or not isinstance(body["canon"], str):
+    if (
+        kind_of(body["contract"]) not in FIELDS
+        or body["verdict"] not in _VERDICTS
+        or not isinstance(body["canon"], str)
+    ):
         return f"contract {body['contract']!r}, verdict {body['verdict']!r}, canon {body['canon']!r}"
     if not isinstance(body["checks"], list) or not all(isinstance(c, dict) and "id" in c for c in body["checks"]):
         return "checks"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lpt_data.contracts import preference, rlvr, sft, text
+from lpt_data.contracts import preference, rlvr, sft, synthetic, text
 from lpt_data.contracts.survey import Contract
 
 CONTRACTS: Mapping[str, Contract] = {
@@ -12,4 +12,5 @@ CONTRACTS: Mapping[str, Contract] = {
     "sft": sft.CONTRACT,
     "preference": preference.CONTRACT,
     "rlvr": rlvr.CONTRACT,
+    "synthetic": synthetic.CONTRACT,
 }

@@ -19,6 +19,8 @@ NO_TOKENIZER = "no tokenizer was given"
 NO_LENGTH = "no maximum length was given"
 NO_REFERENCE = "no reference was given"
 NO_BENCHMARK = "no benchmark was given"
+NO_SEEDS = "no seeds were given"
+NO_PREVIOUS = "no earlier round was given"
 
 
 class Encoded(Protocol):

@@ -45,6 +45,34 @@ def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> R
     return Reference("the reference", items, unread, files, records, keys, datasets=datasets, error=error)
 
 
+def read_other(name: str, paths: Sequence[str]) -> Reference:
+    """Read rows that are compared by their texts: seeds or an earlier round, of any kind or with a question column.
+
+    BadInputError where no row can be read: nothing would have been compared.
+    """
+    expand(paths)
+    tried: list[str] = []
+    for column in (None, *QUESTION_COLUMNS):
+        try:
+            dataset = Dataset.open(paths, kind="text", text_column=column) if column else _of_any_kind(paths)
+            rows = sum(1 for _ in dataset.identified())
+        except LptError as error:
+            tried.append(f"{'by its columns' if column is None else f'column {column}'}: {error.what}")
+            continue
+        unread = len(dataset.quarantined())
+        return Reference(name, rows, unread, sources(dataset), datasets=(dataset,))
+    raise BadInputError(
+        f"{name} cannot be read",
+        seen="; ".join(tried[:2]),
+        next=f"check the file; its prompts belong in a column called one of: {', '.join(QUESTION_COLUMNS)}",
+    )
+
+
+def _of_any_kind(paths: Sequence[str]) -> Dataset:
+    kind = next((kind for kind in ("sft", *STAGES) if all(_fits(path, kind) for path in paths)), None)
+    return Dataset.open(paths, kind=kind)
+
+
 def open_any(paths: Sequence[str], kind: str) -> tuple[Dataset, ...]:
     """Open files as `kind` where their columns fit it, else each as the first of STAGES that they do fit.
 

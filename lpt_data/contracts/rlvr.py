@@ -83,7 +83,7 @@ def _shift(value: Any) -> Any:
 
 
 def judge(rows: Sequence[tuple[Record, Mapping[str, Any]]], verifiers: Mapping[str, Verifier]) -> list[Judgement]:
-    """Ask each row's own verifier, both ways: its gold must score 1; a wrong, an empty and an echoed answer must not."""
+    """Ask each row's own verifier, both ways: its gold must score 1; a wrong, empty or echoed answer must not."""
     judgements = [Judgement(missing=record.get("verifier") or "(no verifier named)") for record, _ in rows]
     for name, verifier in verifiers.items():
         places = [place for place, (record, _) in enumerate(rows) if record.get("verifier") == name]

@@ -100,6 +100,8 @@ class Instruments:
     verifiers: Mapping[str, Verifier] | None = None
     against: Reference | None = None
     benchmarks: tuple[Reference, ...] = ()
+    seeds: Reference | None = None  # what the rows were generated from
+    previous: tuple[Reference, ...] = ()  # earlier rounds of the same data, the oldest first
 
 
 @dataclass
