@@ -17,6 +17,7 @@ Nothing here judges a licence: `terms` is what the user declares, and a name sta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -157,30 +158,28 @@ def standing(row: Origin) -> str:
     return TERMS.get(row.terms.casefold(), "unknown")
 
 
-def without_real(survey: Survey) -> Outcome:
-    """The deepest generation in a set that has no row of people; 0 where it has one."""
+def deepest(survey: Survey) -> Outcome:
+    """The largest depth; the rows found are those of it, where it is a second generation or later."""
+    rows = [row for row in origins(survey) if row[2].depth is not None]
+    if not rows:
+        return skipped("no row says its depth", survey.n)
+    most = max(facts.depth or 0 for _, _, facts in rows)
+    findings = tuple(p.finding(i, f"depth {f.depth}") for p, i, f in rows if most > 1 and f.depth == most)
+    counts = Counter(facts.depth for _, _, facts in rows)
+    return Outcome(most, len(rows), findings, reason=", ".join(f"{n} of depth {d}" for d, n in sorted(counts.items())))
+
+
+def real_share(survey: Survey) -> Outcome:
+    """Share of rows that people wrote, in a set that holds a second generation (alone, a first one needs none)."""
     rows = list(origins(survey))
     known = [facts.depth for _, _, facts in rows if facts.depth is not None]
     if not known:
         return skipped("no row says its depth", len(rows))
     real = sum(facts.real for _, _, facts in rows)
-    deepest = max(known)
-    findings = () if real else tuple(p.finding(i, f"depth {f.depth}") for p, i, f in rows if f.depth == deepest)
-    return Outcome(0 if real else deepest, len(rows), findings, reason=f"{real} of {len(rows)} rows are of people")
-
-
-def real_share(survey: Survey) -> Outcome:
-    """Share of rows that people wrote."""
-    rows = list(origins(survey))
-    if all(facts.depth is None and not facts.generator for _, _, facts in rows):
-        return skipped("no row says who wrote it", len(rows))
-    return Outcome(share(sum(facts.real for _, _, facts in rows), len(rows)), len(rows))
-
-
-def deepest(survey: Survey) -> Outcome:
-    """The largest depth."""
-    known = [facts.depth for _, _, facts in origins(survey) if facts.depth is not None]
-    return Outcome(max(known), len(known)) if known else skipped("no row says its depth", survey.n)
+    told = f"{real} of {len(rows)} rows are of people"
+    if max(known) < 2:
+        return skipped(f"no row is of a second generation; {told}", len(rows))
+    return Outcome(share(real, len(rows)), len(rows), reason=told)
 
 
 # -- pass rates
@@ -279,6 +278,5 @@ MEASURES: dict[str, Measure] = {
     "synthetic.depth.missing_share": _lacking(lambda o: None if o.depth is not None else "no depth"),
     "synthetic.counts.impossible_share": _lacking(_counts_wrong),
     "synthetic.depth.deepest": deepest,
-    "synthetic.depth.without_real": without_real,
     "synthetic.real.share": real_share,
 }

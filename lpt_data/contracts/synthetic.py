@@ -120,7 +120,8 @@ def words_of(facts: Sequence[Row]) -> list[np.ndarray]:
 
 RULES: dict[str, Rule] = {**sft.RULES, "synthetic.meta_text.share": meta_text}
 MEASURES: dict[str, Measure] = {
-    **sft.MEASURES,
+    # Several answers to one prompt are what rejection sampling keeps.
+    **{name: measure for name, measure in sft.MEASURES.items() if not name.startswith("sft.inputs.")},
     **provenance.MEASURES,
     FAILED: _verified(FAILED, "no row could be scored"),
     UNSCORED: _verified(UNSCORED, "no row is generated"),
