@@ -31,6 +31,7 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
         "rows_in": dataset.rows_in,
         "first_rows": dataset.first_rows,
         "quarantined": [asdict(found) for found in dataset.quarantined()],
+        "left_out": [] if result.order is None else list(result.order.left_out),
     }
     arrays: dict[str, Any] = {
         "record_ids": result.record_ids,
@@ -43,6 +44,7 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
         arrays["rewritten"] = _packed(result.rewritten)
     if result.order is not None:
         arrays |= {"order": result.order.rows, "added": _packed(result.order.added)}
+        arrays |= {} if result.order.ids is None else {"ids": result.order.ids}
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays)
 
@@ -57,7 +59,10 @@ def load(path: Path, dataset: Dataset) -> StageResult | None:
         told = orjson.loads(arrays["told"].tobytes())
         decisions = _unpacked(arrays["decisions"])
         rewritten = _unpacked(arrays["rewritten"]) if "rewritten" in arrays else None
-        order = Order(arrays["order"], _unpacked(arrays["added"])) if "order" in arrays else None
+        order = None
+        if "order" in arrays:
+            added, left_out = _unpacked(arrays["added"]), tuple(told["left_out"])
+            order = Order(arrays["order"], added, left_out, arrays.get("ids"))
         quarantined = [Quarantine(**found) for found in told["quarantined"]]
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, pa.ArrowException):
         return None  # no note, or one that cannot be used: deciding again gives the same
