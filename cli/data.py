@@ -15,7 +15,7 @@ from manifests.errors import UsageError
 __all__ = ["app", "dedup", "show_dedup", "show_report", "split"]
 
 app = typer.Typer(
-    help="Raw files: clean, dedup, decontaminate, split, mix, audit, drop.",
+    help="Raw files: clean, dedup, decontaminate, split, mix, audit, drop, synth.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -23,6 +23,7 @@ from cli import (
     mix,
     pairs,
     sql,
+    synth,
     tokens,
     train,
 )
@@ -62,6 +63,7 @@ data.app.command("decontaminate", epilog=decontaminate.EXAMPLES)(decontaminate.d
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 data.app.command("drop", epilog=drop.EXAMPLES)(drop.drop)
 data.app.command("pairs", epilog=pairs.EXAMPLES)(pairs.pairs)
+data.app.command("synth", epilog=synth.EXAMPLES)(synth.synth)
 data.app.command("clean", epilog=clean.EXAMPLES)(clean.clean)
 data.app.command("mix", epilog=mix.EXAMPLES)(mix.mix)
 

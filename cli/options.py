@@ -27,7 +27,8 @@ Layout = Annotated[
     str | None,
     typer.Option(
         help="Layout of the rows: text, messages, sharegpt, alpaca, gsm8k, prompt_completion, synthetic, "
-        "prompt_answer, countdown, preference, chosen_rejected, ultrafeedback or kto; found by the columns when left out."
+        "prompt_answer, countdown, preference, chosen_rejected, ultrafeedback or kto; found by the columns when left "
+        "out."
     ),
 ]
 TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the text of a `text` row.")]

@@ -89,7 +89,7 @@ class SynthConfig:
     """
 
     prompt: str | None = None  # column
-    completion: str | None = None  # column of an answer or a list of answers
+    completion: str | None = None  # column of an answer or a list of answers; several with a comma between
     answer: str | None = None  # column of what the verifier compares with
     verifier: str = ""  # "": the column `verifier` of each row
     keep: Literal["all", "one", "shortest"] = "all"  # of the passing answers to a prompt

@@ -4,7 +4,7 @@
 |---|---|
 | one answer | `completion`, `response`, `output`, `solution`, … as text |
 | several | a list of texts, or of objects with a text (`completions`, `outputs` of vLLM, `responses`, `samples`) |
-| an answer of an API | `choices`, or `response.body.choices` of a batch; its prompts are joined from the file of requests |
+| an answer of an API | `choices`, or `response.body.choices` of a batch, whose prompts are in the file of requests |
 | a conversation | `messages`: the last reply is the answer |
 
 A row that is none of these is put in quarantine with the reason.
@@ -44,7 +44,7 @@ class Generation:
 
     prompt: str
     answers: tuple[str, ...]
-    model: str  # "" where the row does not say
+    models: tuple[str, ...]  # of each answer, "" where the row does not say
     used: frozenset[str]  # columns that were read
 
 
@@ -97,17 +97,23 @@ def read_row(row: Mapping[str, Any], config: SynthConfig, requests: Mapping[str,
     """Return the prompt and the answers of a row; RecordError with the reason for a row that has none."""
     if config.completion is None and "messages" in row and not any(name in row for name in ANSWERS):
         return _conversation(row)
-    name = config.completion or next((n for n in ANSWERS if row.get(n) is not None), None)
-    if name is None or row.get(name) is None:
-        raise _missing(name or "completion", row)
-    value, model = _unwrapped(_parsed(row[name]))
-    items = value if isinstance(value, (list, tuple)) else [value]
-    answers = tuple(_text(item, f"{name}[{i}]") for i, item in enumerate(items))
+    names = config.completion.split(",") if config.completion else [n for n in ANSWERS if row.get(n) is not None][:1]
+    present = [name for name in names if row.get(name) is not None]
+    if not present:
+        raise _missing(names[0] if names else "completion", row)
+    answers, models = [], []
+    for name in present:
+        value, model = _unwrapped(_parsed(row[name]))
+        items = value if isinstance(value, (list, tuple)) else [value]
+        model = next((str(row[n]) for n in MODELS if row.get(n)), model or (name if len(names) > 1 else ""))
+        answers += [_text(item, f"{name}[{i}]") for i, item in enumerate(items)]
+        models += [model] * len(items)
     if not answers:
-        raise RecordError(f"{name} holds no answer", reason="no_answer", field=name, seen=repr(row[name])[:80])
+        raise RecordError(
+            "a row holds no answer", reason="no_answer", field=present[0], seen=repr(row[present[0]])[:80]
+        )
     prompt, used = _prompt(row, config, requests)
-    model = next((str(row[n]) for n in MODELS if row.get(n)), model)
-    return Generation(prompt, answers, model, frozenset({name, *used, *MODELS}))
+    return Generation(prompt, tuple(answers), tuple(models), frozenset({*present, *used, *MODELS}))
 
 
 def _conversation(row: Mapping[str, Any]) -> Generation:
@@ -115,7 +121,7 @@ def _conversation(row: Mapping[str, Any]) -> Generation:
     if not turns or turns[-1].get("role") != "assistant" or not isinstance(turns[-1].get("content"), str):
         raise RecordError("a conversation does not end with a reply", reason="no_answer", field="messages", seen="")
     model = next((str(row[n]) for n in MODELS if row.get(n)), "")
-    return Generation(_as_prompt(turns[:-1]), (turns[-1]["content"],), model, frozenset({"messages", *MODELS}))
+    return Generation(_as_prompt(turns[:-1]), (turns[-1]["content"],), (model,), frozenset({"messages", *MODELS}))
 
 
 def _parsed(value: Any) -> Any:

@@ -1,10 +1,11 @@
 r"""Mathematical answers: numbers compared exactly, other expressions by their normalised text.
 
 Where the answer is read, first that is there: after the last ``####``; in the last ``<answer>…</answer>``; in the last
-``\boxed{…}``; the last number of the text (or what follows the last "answer is", where the gold is no number). A number
-may be an integer, a decimal, a fraction (``3/4``, ``\frac{3}{4}``), a mixed number, a percentage, arithmetic of
-those with integer powers and square roots of squares; thousands commas, currency, degrees and a unit behind it are
-form. ``50%`` equals 50 and 1/2. Pairs, intervals and sets are compared part by part. No floats: 0.333 is not 1/3.
+``\boxed{…}``; on the last line that begins ``Answer:`` or ``A:``; the last number of the text (or what follows the last
+"answer is", where the gold is no number). A number may be an integer, a decimal, a fraction (``3/4``,
+``\frac{3}{4}``), a mixed number, a percentage, arithmetic of those with integer powers and square roots of squares;
+thousands commas, currency, degrees and a unit behind it are form. ``50%`` equals 50 and 1/2. Pairs, intervals and sets
+are compared part by part. No floats: 0.333 is not 1/3.
 
 Left out: algebra (``x + 1`` equals ``1 + x`` by its text alone, that is, not at all), words for numbers. Nothing of the
 text is evaluated but the grammar below, and its numbers are bounded.
@@ -43,6 +44,7 @@ _TOKEN = re.compile(
     r"|(?P<mark>[-+*/^(){}%]))"
 )
 _SAID = re.compile(r"(?i)\banswer(?: is|:| =)[ \t]*:?[ \t]*([^\n]{1,300})")
+_LABELLED = re.compile(r"(?im)^[ \t]*(?:final )?(?:answer|a):[ \t]*([^\n]{1,300})$")
 _BRACKETED = re.compile(r"(\\\{|[(\[])(.*)(\\\}|[)\]])", re.DOTALL)
 _THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)")
 
@@ -286,11 +288,13 @@ def same(a: Answer, b: Answer) -> bool:
 
 
 def marked(completion: str) -> str | None:
-    r"""What a completion commits to: after its last ``####``, in its last answer tag, in its last box."""
+    r"""What a completion commits to: after its last ``####``, in its last answer tag, in its last box, after ``A:``."""
     text = completion[-MAX_TAIL:]
     if (at := text.rfind("####")) >= 0 and (line := text[at + 4 :].strip(" \t:*").split("\n", 1)[0]).strip():
         return line
-    return next((part for part in (last_tagged(text), boxed(text)) if part is not None and part.strip()), None)
+    lines = _LABELLED.findall(text)
+    said = (last_tagged(text), boxed(text), lines[-1] if lines else None)
+    return next((part for part in said if part is not None and part.strip()), None)
 
 
 def gold(answer: str) -> Answer | None:
