@@ -52,7 +52,8 @@ FAKES = {
     "    except OSError: pass\ndef add(a, b):\n    return 9\n",
     "looks for the tests": "import gc, sys\ndef add(a, b):\n    for o in gc.get_objects():\n"
     "        if isinstance(o, dict) and 'nonce' in o: raise SystemExit\n"
-    "    f = sys._getframe()\n    while f:\n        if 'job' in f.f_locals: return 3\n        f = f.f_back\n    return 9\n",
+    "    f = sys._getframe()\n    while f:\n        if 'job' in f.f_locals: return 3\n        f = f.f_back\n"
+    "    return 9\n",
     "reads what is left of its orders": "import os\ndef add(a, b):\n    return len(os.read(0, 99)) and 3\n",
     "raises the wrong thing": "def add(a, b):\n    raise StopIteration\n",
     "does not load": "def add(a, b)\n    return a + b\n",
@@ -83,7 +84,7 @@ def test_a_program_cannot_shadow_what_the_tests_use():
 
 def test_changes_in_place_and_errors_reach_the_tests():
     given = Problem(
-        "def check(f):\n    x = [3, 1]\n    assert f(x) is None and x == [1, 3]\n    y = {1, 2}\n    try:\n        f(y)\n"
+        "def check(f):\n    x = [3, 1]\n    assert f(x) is None and x == [1, 3]\n    try:\n        f({1, 2})\n"
         "    except AttributeError:\n        pass\n    else:\n        raise AssertionError",
         "order",
     )
@@ -172,7 +173,8 @@ BOMBS = {
     "starts threads": "import threading, time\ndef add(a, b):\n    for _ in range(10**5):\n"
     "        threading.Thread(target=time.sleep, args=(60,)).start()\n    return 3\n",
     "forks": "import os\ndef add(a, b):\n    while True:\n        os.fork()\n",
-    "forks and goes on": "import os\ndef add(a, b):\n    while True:\n        try: os.fork()\n        except OSError: pass\n",
+    "forks and goes on": "import os\ndef add(a, b):\n    while True:\n        try: os.fork()\n"
+    "        except OSError: pass\n",
     "fills the disk": "def add(a, b):\n    n = 0\n    while True:\n        n += 1\n"
     "        open(str(n), 'wb').write(b'x' * (4 << 20))\n",
     "prints without end": "import sys\ndef add(a, b):\n    while True: sys.stdout.write('x' * 65536)\n",
@@ -256,7 +258,7 @@ def test_the_filter_knows_both_machines():
 
 @pytest.mark.skipif(not HUMAN_EVAL.is_file(), reason="needs the data folder")
 def test_every_canonical_solution_of_humaneval_passes_and_an_empty_one_does_not():
-    rows = [json.loads(line) for line in gzip.open(HUMAN_EVAL)]
+    rows = [json.loads(line) for line in gzip.decompress(HUMAN_EVAL.read_bytes()).splitlines()]
     assert len(rows) == 164
     for row in rows:
         given = Problem(row["test"], row["entry_point"], row["prompt"])
