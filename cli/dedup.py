@@ -13,6 +13,8 @@ from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lpt_data.config import DedupConfig
+    from lpt_data.dataset import Dataset
     from lpt_data.stage import StageReport
     from manifests.catalog import Catalog
 
@@ -62,9 +64,17 @@ Ngram = Annotated[int, typer.Option(min=1, help="Words in a shingle.")]
 Seed = Annotated[int, typer.Option(help="Seed of the signatures.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.", show_default=False)]
 Memory = Annotated[
-    str | None, typer.Option(help="Refuse, before it is too late, what needs more: 4GB.", show_default=False)
+    str | None,
+    typer.Option(
+        help="Most memory the process may take, such as 4GB; what does not fit lies in a nameless file beside --out. "
+        "Default: 60 % of what is available.",
+        show_default=False,
+    ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Foretell time, memory, disk and pairs from a sample, in seconds; write nothing."),
+]
 
 
 def dedup(
@@ -116,20 +126,47 @@ def dedup(
     )
     dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
     reference = Dataset.open(against, layout=layout, text_column=text_column) if against else None
+    if dry_run:
+        foretell(dataset, config, out, reference, json=json)
+        return
     opened, progress = Catalog.open(catalog), Progress_()
     report = run_stage(
         "dedup",
         dataset,
         config,
-        partial(decide, reference=reference),
+        partial(decide, reference=reference, output=out),
         output=out,
         catalog=opened,
         progress=progress,
-        dry_run=dry_run,
         references=reference.files if reference else (),
     )
     progress.close()
     finish(report, opened, lambda: show_dedup(report.extra), json=json)
+
+
+def foretell(dataset: Dataset, config: DedupConfig, out: Path, reference: Dataset | None, *, json: bool) -> None:
+    """What the command would take, from a sample; nothing is written or recorded."""
+    from lpt_data.dedup.predict import predict
+
+    told = predict(dataset, config, out, reference)
+    if json:
+        as_json({"dry_run": True, **told.to_json()})
+        return
+    low, high = told.candidates_between
+    rows: list[tuple[str, Any]] = [
+        ("rows", told.rows),
+        ("seconds", told.seconds),
+        ("peak memory, MB", round(told.peak_memory_bytes / 1e6)),
+        ("  cap, MB", f"{told.cap_bytes / 1e6:,.0f} ({told.cap_from})"),
+        ("  smallest cap that works, MB", round(told.needed_bytes / 1e6)),
+        ("disk beside the output, MB", round(told.spilled_bytes / 1e6)),
+        ("pairs to compare", told.candidates if low == high else f"{told.candidates:,} ({low:,} to {high:,})"),
+    ]
+    table(["foretold", ""], rows)
+    how = "all of its rows" if told.rows_are_exact else f"{told.sample_rows:,} rows; rows counted by bytes"
+    say(f"from {how}; nothing was written", style="yellow")
+    if told.needed_bytes > told.cap_bytes:
+        say("the cap is too small: the command would refuse", style="bold red")
 
 
 def finish(report: StageReport, catalog: Catalog, more: Callable[[], None], *, json: bool) -> None:

@@ -62,6 +62,10 @@ SFT_EXAMPLES = examples(
     "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4 "
     "--resume",
 )
+KTO_EXAMPLES = examples(
+    "lpt train kto --admitted pairs:train --model runs/sft --out runs/kto",
+    "lpt train kto --admitted pairs:train --model ./model --out runs/kto --set undesirable_weight=0.5",
+)
 GRPO_EXAMPLES = examples(
     "lpt train grpo --admitted sums:train --model runs/sft --out runs/grpo --reward countdown",
     "lpt train grpo --admitted gsm8k:train --model ./model --out runs/g --reward integer --set num_generations=8",
@@ -89,6 +93,71 @@ def sft(
     from lpt_train.sft import train
 
     _run(train, made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
+
+
+def _preference(algorithm: str, summary: str) -> None:
+    """Add the command of an algorithm on preference pairs; they differ in the losses that they take."""
+    from lpt_train.config_preference import ALGORITHMS
+
+    losses = ALGORITHMS[algorithm]
+    loss_help = f"One of {', '.join(losses)}." if len(losses) > 1 else f"Only {losses[0]}."
+    command_examples = examples(
+        f"lpt train {algorithm} --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/{algorithm}",
+        f"lpt train {algorithm} --admitted pairs:train --model ./model --out runs/{algorithm} --set beta=0.3",
+    )
+
+    def command(
+        model: Model,
+        out: Out,
+        admitted: Admitted = None,
+        unadmitted: Unadmitted = None,
+        eval_split: EvalSplit = None,
+        loss: Annotated[str, typer.Option("--loss", help=loss_help)] = losses[0],
+        config: ConfigFile = None,
+        set_: Set = None,
+        resume: Resume = False,
+        catalog: CatalogDir = None,
+        json: Json = False,
+    ) -> None:
+        from lpt_train.config import from_mapping, one_of
+        from lpt_train.config_preference import PreferenceConfig
+
+        one_of("--loss", loss, losses)
+        made = from_mapping(PreferenceConfig, settings(set_, config) | {"model": model, "loss_type": loss})
+        from lpt_train.preference import train
+
+        _run(train, made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+
+    command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
+    app.command(algorithm, epilog=command_examples)(command)
+
+
+_preference("dpo", "Direct preference optimisation on admitted pairs; --loss ipo, hinge and robust are its variants.")
+_preference("simpo", "SimPO on admitted pairs: log-probs per token, a margin, no reference model.")
+_preference("cpo", "CPO on admitted pairs: no reference model, a supervised loss on the chosen side.")
+_preference("orpo", "ORPO on admitted pairs: odds ratios and a supervised loss, no reference model.")
+
+
+@app.command("kto", epilog=KTO_EXAMPLES)
+def kto(
+    model: Model,
+    out: Out,
+    admitted: Admitted = None,
+    unadmitted: Unadmitted = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    resume: Resume = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """KTO: completions marked good or bad, or both sides of admitted pairs. `lpt train settings kto` lists --set."""
+    from lpt_train.config import from_mapping
+    from lpt_train.config_kto import KTOConfig
+
+    made = from_mapping(KTOConfig, settings(set_, config) | {"model": model})
+    from lpt_train.kto import train
+
+    _run(train, made, "preference", admitted, unadmitted, None, out, resume, catalog, json)
 
 
 @app.command("grpo", epilog=GRPO_EXAMPLES)
@@ -119,12 +188,16 @@ def grpo(
 
 
 @app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
-def show_settings(algorithm: Annotated[Literal["sft", "grpo"], typer.Argument()]) -> None:
+def show_settings(
+    algorithm: Annotated[Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "grpo"], typer.Argument()],
+) -> None:
     """Every setting of an algorithm with its default and unit, as --set and --config take it. Names are TRL's."""
     from lpt_train.config import SFTConfig, described
     from lpt_train.config_grpo import GRPOConfig
+    from lpt_train.config_kto import KTOConfig
+    from lpt_train.config_preference import PreferenceConfig
 
-    config = {"sft": SFTConfig, "grpo": GRPOConfig}[algorithm]
+    config = {"sft": SFTConfig, "kto": KTOConfig, "grpo": GRPOConfig}.get(algorithm, PreferenceConfig)
     table(["setting", "default", ""], described(config), to_stdout=True)
 
 
@@ -193,6 +266,8 @@ def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: 
 LIVE = (
     "loss",
     "reward",
+    "rewards/accuracies",
+    "rewards/margins",
     "frac_zero_variance",
     "truncated_share",
     "entropy",

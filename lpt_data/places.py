@@ -106,9 +106,17 @@ def remove_leftovers(lock: Path) -> None:
 
 
 def peak_memory_bytes() -> int:
-    """Return the largest resident size of this process or of one of its ended children."""
-    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return int(peak) * (1 if sys.platform == "darwin" else 1024)
+    """Return the largest resident size of this process or of one of its ended children.
+
+    Linux counts in ru_maxrss what the process was before it became this program: a large parent's size, when it forks.
+    """
+    unit = 1 if sys.platform == "darwin" else 1024
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    try:
+        high = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
+        return max(int(high) * 1024, children)
+    except (OSError, IndexError, ValueError):
+        return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, children)
 
 
 @functools.cache

@@ -55,7 +55,7 @@ def adamw(model: torch.nn.Module, optim: Optim) -> torch.optim.AdamW:
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]], lr=optim.learning_rate, eps=optim.adam_epsilon,
-        betas=(optim.adam_beta1, optim.adam_beta2),
+        betas=(optim.adam_beta1, optim.adam_beta2), fused=parameters[0].is_cuda,
     )  # fmt: skip
 
 

@@ -25,7 +25,15 @@ from manifests.digests import content_root, order_sha256
 from manifests.errors import BadInputError, RecordError, RefusedError
 
 # Which kinds of record an algorithm can train on.
-CONTRACTS: dict[str, tuple[str, ...]] = {"sft": ("sft", "text"), "grpo": ("rlvr",)}
+CONTRACTS: dict[str, tuple[str, ...]] = {
+    "sft": ("sft", "text"),
+    "grpo": ("rlvr",),
+    "dpo": ("preference",),
+    "simpo": ("preference",),
+    "cpo": ("preference",),
+    "orpo": ("preference",),
+    "kto": ("preference", "kto"),
+}
 # Splits that measure besides `test`: the test problems again, with their numbers in another order.
 _MEASURES = ("order_robustness",)
 _SHOWN = 10  # rows named in a refusal

@@ -24,6 +24,7 @@ Config = TypeVar("Config")
 SCHEDULES = ("constant", "linear", "cosine")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+EXECUTIONS = ("auto", "graph", "compiled", "eager", "rows")
 TRUNCATIONS = ("drop", "keep_start")
 _LARGEST_SEED = 2**63 - 1  # what torch takes
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.*)$", re.MULTILINE)
@@ -120,12 +121,14 @@ class SFTConfig:
     gradient_accumulation_steps: int = 1  # micro-batches an optimizer step
     per_device_eval_batch_size: int = 8  # rows
     logits_chunk: int = 1024  # token positions whose logits exist at the same time
+    execution: str = "auto"  # auto | graph | compiled | eager | rows: how a micro-batch runs; auto: the fastest
     optim: Optim = field(default_factory=Optim)
     lora: Lora = field(default_factory=Lora)
     run: RunOptions = field(default_factory=RunOptions)
 
     def __post_init__(self) -> None:
         one_of("truncation", self.truncation, TRUNCATIONS)
+        one_of("execution", self.execution, EXECUTIONS)
         for name in (
             "per_device_train_batch_size",
             "gradient_accumulation_steps",

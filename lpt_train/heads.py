@@ -9,6 +9,7 @@ Does not fuse the projection with the softmax; a kernel that does must first mat
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,10 +73,19 @@ def head_logprobs(
     temperature: float = 1.0,
     chunk: int = 1024,
     entropy: bool = True,
+    *,
+    compiled: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob [N] and entropy [N] of `targets_N` from the hidden states that predict them."""
+    """Log-prob [N] and entropy [N] of `targets_N` from the hidden states that predict them.
+
+    A frozen head of plain shape takes a shorter way where no entropy is asked for: see `_FrozenHead`. `compiled` fuses
+    the passes over its logits.
+    """
     head = causal_model(model).get_output_embeddings()
     adjust = _adjustment(causal_model(model).config)
+    if not entropy and _is_frozen_and_plain(head, adjust):
+        logp_N = _FrozenHead.apply(hidden_N_H, head.weight, targets_N, 1.0 / temperature, chunk, compiled)
+        return logp_N, torch.zeros_like(logp_N)
 
     def project(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = adjust(head(hidden).float()) / temperature
@@ -96,6 +106,73 @@ def head_logprobs(
         nothing = hidden_N_H.float().sum(-1)  # keeps the graph, so that backward over an empty selection is legal
         return nothing, nothing
     return torch.cat([logp for logp, _ in parts]), torch.cat([ent for _, ent in parts])
+
+
+class _FrozenHead(torch.autograd.Function):
+    """Log-probs under a vocabulary head that does not train.
+
+    The gradient of each log-prob with respect to its hidden state, `(onehot - softmax) @ W`, is computed in the forward
+    pass while the logits of the chunk are there, and scaled in the backward pass: two products with the vocabulary
+    instead of three, and N x H values kept instead of N x V.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_N_H: torch.Tensor,
+        weight_V_H: torch.Tensor,
+        targets_N: torch.Tensor,
+        scale: float,
+        chunk: int,
+        compiled: bool,
+    ) -> torch.Tensor:
+        wanted = ctx.needs_input_grad[0]
+        stats = _compiled_stats() if compiled else _softmax_stats
+        wide = torch.promote_types(weight_V_H.dtype, torch.float32)
+        logp_N = torch.empty(len(targets_N), dtype=wide, device=hidden_N_H.device)
+        gradient_N_H = torch.empty(hidden_N_H.shape, dtype=weight_V_H.dtype, device=hidden_N_H.device)
+        with torch.autocast(hidden_N_H.device.type, enabled=False):
+            for start in range(0, len(targets_N), chunk):
+                part = slice(start, start + chunk)
+                logits = _wide_product(hidden_N_H[part].to(weight_V_H.dtype), weight_V_H)
+                logp_N[part], slope = stats(logits, targets_N[part], scale, weight_V_H.dtype)
+                if wanted:
+                    torch.mm(slope, weight_V_H, out=gradient_N_H[part])
+        ctx.save_for_backward(gradient_N_H if wanted else None)
+        ctx.dtype = hidden_N_H.dtype
+        return logp_N
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (gradient_N_H,) = ctx.saved_tensors
+        return (outer[0][:, None] * gradient_N_H).to(ctx.dtype), None, None, None, None, None
+
+
+def _wide_product(hidden_n_H: torch.Tensor, weight_V_H: torch.Tensor) -> torch.Tensor:
+    if hidden_n_H.is_cuda and weight_V_H.dtype is not torch.float32:
+        return torch.mm(hidden_n_H, weight_V_H.t(), out_dtype=torch.float32)  # not rounded on the way out
+    return torch.mm(hidden_n_H, weight_V_H.t()).to(torch.promote_types(weight_V_H.dtype, torch.float32))
+
+
+def _softmax_stats(
+    logits_n_V: torch.Tensor, targets_n: torch.Tensor, scale: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs [n] of the targets, and d log-prob / d logits [n, V] in `dtype`."""
+    logits_n_V = logits_n_V * scale
+    normaliser_n_1 = torch.logsumexp(logits_n_V, dim=-1, keepdim=True)
+    logp_n = (logits_n_V.gather(-1, targets_n[:, None]) - normaliser_n_1).squeeze(-1)
+    onehot_n_V = torch.arange(logits_n_V.shape[1], device=logits_n_V.device)[None] == targets_n[:, None]
+    return logp_n, ((onehot_n_V.to(logits_n_V.dtype) - torch.exp(logits_n_V - normaliser_n_1)) * scale).to(dtype)
+
+
+@functools.cache
+def _compiled_stats() -> Any:
+    return torch.compile(_softmax_stats, dynamic=False)
+
+
+def _is_frozen_and_plain(head: Any, adjust: _Adjust) -> bool:
+    plain = type(head) is torch.nn.Linear and head.bias is None and adjust.multiply == 1.0 and adjust.cap is None
+    return plain and not head.weight.requires_grad
 
 
 def causal_model(model: torch.nn.Module) -> Any:

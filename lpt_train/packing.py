@@ -1,9 +1,7 @@
-"""Rendered rows to batches: padded, or packed best-fit-decreasing with isolation.
+"""Rendered rows, which of them share a unit of a batch (best-fit-decreasing), and the order of the units.
 
-Packed rows do not see one another: positions start again at 0 in each and attention is block-diagonal, so the logits
-of a row are those it has alone. Axes: `B` rows of a batch, `T` columns.
-
-The block-diagonal mask is [B, 1, T, T]; attention over variable lengths without one is the business of a faster path.
+Rows never see one another, packed or not: see `flat` and `varlen`. Packing keeps the number of tokens of a micro-batch
+nearly constant; it changes no row.
 """
 
 from __future__ import annotations
@@ -16,9 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from lpt_train.heads import causal_model, decoder
 from lpt_train.render import Encoded, Renderer
 from manifests.errors import LptError, RecordError, RefusedError
 
@@ -61,45 +57,6 @@ class Rendered:
             "rows": len(self.rows), "dropped": self.dropped, "dropped_examples": self.examples,
             "tokens": self.tokens, "supervised_tokens": self.supervised,
         }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Tensors of one micro-batch; `sequence_ids_B_T` is 0 on padding and 1, 2, … on the rows packed side by side."""
-
-    input_ids_B_T: torch.Tensor
-    position_ids_B_T: torch.Tensor
-    sequence_ids_B_T: torch.Tensor
-    loss_mask_B_T: torch.Tensor
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that are not padding."""
-        return int((self.sequence_ids_B_T > 0).sum())
-
-    @property
-    def supervised(self) -> int:
-        """Tokens that count in the loss."""
-        return int(self.loss_mask_B_T.sum())
-
-    def attention_mask(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """[B, T] of 0 and 1 where each line is one row; else block-diagonal causal [B, 1, T, T], True where attended.
-
-        With `dtype` the block-diagonal mask is additive (0 or the lowest number), which eager attention wants.
-        """
-        ids = self.sequence_ids_B_T
-        if int(ids.max()) <= 1:
-            return (ids > 0).long()
-        causal_T_T = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
-        # Padding is one more block, so that no line of the softmax is empty.
-        mask = (ids[:, None, :, None] == ids[:, None, None, :]) & causal_T_T
-        if dtype is None:
-            return mask
-        return torch.zeros(mask.shape, dtype=dtype, device=ids.device).masked_fill_(~mask, torch.finfo(dtype).min)
-
-    def to(self, device: torch.device) -> Batch:
-        """The same batch on another device."""
-        return Batch(*(getattr(self, name).to(device, non_blocking=True) for name in self.__dataclass_fields__))
 
 
 def render_rows(
@@ -175,27 +132,6 @@ def best_fit_decreasing(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return bins
 
 
-def collate(units: Sequence[Sequence[Row]], pad_id: int) -> Batch:
-    """One line per unit, its rows side by side, padded on the right to the longest line.
-
-    The first token of a row never counts: nothing before it in its row predicts it.
-    """
-    width = max(sum(len(row.ids) for row in unit) for unit in units)
-    shape = (len(units), width)
-    ids, positions, sequences = np.full(shape, pad_id, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    mask = np.zeros(shape, np.float32)
-    for line, unit in enumerate(units):
-        start = 0
-        for number, row in enumerate(unit, 1):
-            end = start + len(row.ids)
-            ids[line, start:end] = row.ids
-            positions[line, start:end] = np.arange(end - start)
-            sequences[line, start:end] = number
-            mask[line, start + 1 : end] = row.loss_mask[1:]
-            start = end
-    return Batch(*(torch.from_numpy(array) for array in (ids, positions, sequences, mask)))
-
-
 @functools.lru_cache(maxsize=4)
 def epoch_order(units: int, seed: int, epoch: int) -> np.ndarray:
     """The order of the units in an epoch (int64 [units]); a function of its arguments alone."""
@@ -208,44 +144,3 @@ def units_at(start: int, count: int, *, units: int, seed: int) -> list[int]:
     The place is all there is to a data cursor: a resumed run asks for the next one.
     """
     return [int(epoch_order(units, seed, place // units)[place % units]) for place in range(start, start + count)]
-
-
-@torch.no_grad()
-def check_isolation(model: torch.nn.Module, max_length: int) -> None:
-    """Raise `RefusedError` unless two rows packed side by side get the hidden states that each has alone.
-
-    Finds architectures whose layers carry state past the mask (recurrent ones), or ignore it.
-    """
-    config = causal_model(model).config
-    window = getattr(config, "sliding_window", None)
-    if window and max_length > window and "sliding_attention" in (getattr(config, "layer_types", None) or []):
-        raise RefusedError(
-            "packing hides the sliding window of this model's attention", seen=f"window {window} < {max_length}",
-            next="use packing=false, or a max_length within the window",
-        )  # fmt: skip
-    rows = [Row(n, np.arange(n, n + 4, dtype=np.int32), np.ones(4, np.uint8)) for n in (1, 3)]
-    device = causal_model(model).get_input_embeddings().weight.device
-    was_training = model.training
-    model.eval()
-    packed, *alone = (
-        decoder(model)(**forward_inputs(collate(units, 0).to(device), model)).last_hidden_state.float()
-        for units in ([rows], [rows[:1]], [rows[1:]])
-    )
-    model.train(was_training)
-    apart = torch.cat([part[0] for part in alone])
-    if not bool((packed[0] - apart).abs().max() <= 0.02 * apart.abs().max()):
-        raise RefusedError(
-            "packed rows are not isolated in this model", seen=type(causal_model(model)).__name__,
-            next="use packing=false",
-        )  # fmt: skip
-
-
-def forward_inputs(batch: Batch, model: torch.nn.Module) -> dict[str, Any]:
-    """The arguments of a forward pass over `batch`, with the mask in the form this model's attention takes."""
-    config = causal_model(model).config
-    sdpa = getattr(config, "_attn_implementation", "sdpa") == "sdpa"
-    dtype = None if sdpa else causal_model(model).get_input_embeddings().weight.dtype
-    return {
-        "input_ids": batch.input_ids_B_T, "attention_mask": batch.attention_mask(dtype),
-        "position_ids": batch.position_ids_B_T, "use_cache": False,
-    }  # fmt: skip

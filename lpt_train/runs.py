@@ -78,6 +78,7 @@ class Run:
         self.checkpoints = out / "checkpoints"
         self.metrics_path = out / "metrics.jsonl"
         self._started = time.monotonic()
+        self._written = -math.inf  # when the record was written last
         self._earlier_seconds = float(body.get("seconds") or 0.0)
         self.notes: list[str] = []
         self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
@@ -195,7 +196,8 @@ class Run:
             file.write(json.dumps(row) + "\n")
         self._note_ends(row)
         self.body["steps"] = step
-        self._write()
+        if time.monotonic() - self._written > 1.0:  # the record is flushed to the disk: not in every step of a fast run
+            self._write()
 
     @contextlib.contextmanager
     def guarded(self, proof: Proof) -> Iterator[StopRequest]:
@@ -303,6 +305,7 @@ class Run:
 
     def _write(self) -> None:
         write_atomic(self.out / "run.json", _json_bytes(self.body))
+        self._written = time.monotonic()
 
 
 class Speed:

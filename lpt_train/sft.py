@@ -1,13 +1,13 @@
 """Supervised fine-tuning (and continued pre-training on text): the whole loop, top to bottom.
 
-Leaves out what later layers own: several GPUs, kernels for variable lengths, mixing schedules, roll-back after a spike.
+Leaves out what later layers own: several GPUs, mixing schedules, roll-back after a spike.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,12 @@ from lpt_train.adapters import adamw, load_for_training, parameter_report, train
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.checkpoint import Restored, save_checkpoint
 from lpt_train.config import SFTConfig, to_mapping
-from lpt_train.heads import check_head, token_logprobs
+from lpt_train.flat import FlatBatch
+from lpt_train.heads import check_head
 from lpt_train.losses.sft import sft_loss
+from lpt_train.micro_batch import Extras, MicroBatch
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
-from lpt_train.packing import (
-    Batch,
-    Rendered,
-    Row,
-    best_fit_decreasing,
-    check_isolation,
-    collate,
-    epoch_order,
-    forward_inputs,
-    render_rows,
-    units_at,
-)
+from lpt_train.packing import Rendered, Row, best_fit_decreasing, epoch_order, render_rows, units_at
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
@@ -71,9 +62,8 @@ def train(
     model = load_for_training(source, config.lora, place)
     check_vocabulary(model, tokenizer)
     check_head(model)
-    if config.packing:
-        check_isolation(model, config.max_length)
-    optimizer = adamw(model, opt)
+    run_micro_batch = _micro_batch(model, place, config, units, pad_id(tokenizer))
+    optimizer, trained = adamw(model, opt), trainable(model)
     proof = Proof(model)
 
     rows_a_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
@@ -86,9 +76,11 @@ def train(
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
     )  # fmt: skip
-    run.notes += _dropped_notes(rendered) + split_notes(split, eval_split)
+    run.notes += (
+        dropped_notes(rendered.dropped, len(rendered.rows)) + split_notes(split, eval_split) + run_micro_batch.notes
+    )
     start = 0
-    check = partial(_whole_steps, rows_a_step=rows_a_step, total=total)
+    check = partial(whole_steps, rows_a_step=rows_a_step, total=total)
     if resume and (back := run.take_up(model, optimizer, check=check)) is not None:
         start = back.step
         proof.restore(back.extra["proof"])
@@ -97,41 +89,40 @@ def train(
     done = start
     with run.guarded(proof) as stop:
         if held_out and start == 0:
-            run.log(0, {"eval_loss": evaluate_loss(model, held_out.rows, config, pad_id(tokenizer), place)})
+            run.log(0, {"eval_loss": evaluate_loss(run_micro_batch, held_out.rows, config)})
         for step in range(start, total):
             first = step * rows_a_step
             taken = units_at(first, min(rows_a_step, rows_in_all - first), units=len(units), seed=options.seed)
-            lines = [[units[i] for i in part] for part in batched(taken, config.per_device_train_batch_size)]
-            batches = [collate(line, pad_id(tokenizer)) for line in lines]
-            supervised = sum(batch.supervised for batch in batches)  # of the whole step: the one denominator
+            batches = [
+                [row for i in part for row in units[i]] for part in batched(taken, config.per_device_train_batch_size)
+            ]
+            supervised = sum(row.supervised for rows in batches for row in rows)  # of the whole step: one denominator
             rate = opt.learning_rate * multiplier(
                 step, total_steps=total, warmup_steps=opt.warmup_steps, kind=opt.lr_scheduler_type
             )
             for group in optimizer.param_groups:
                 group["lr"] = rate
 
-            loss = 0.0
-            for batch in batches:
-                logp_B_T, mask_B_T = batch_logprobs(model, batch.to(place.device), config, place)
-                part = sft_loss(logp_B_T, mask_B_T, supervised)
-                part.backward()
-                loss += float(part.detach())
+            denominator = torch.tensor(float(supervised))
+            parts = [run_micro_batch(rows, {"denominator": denominator})["loss"] for rows in batches]
+            loss = float(torch.stack(parts).sum())
             limit = opt.max_grad_norm or math.inf
-            grad_norm = float(torch.nn.utils.clip_grad_norm_(trainable(model), limit))
+            grad_norm = float(torch.nn.utils.clip_grad_norm_(trained, limit))
             run.require_finite(step + 1, loss=loss, grad_norm=grad_norm)
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            run_micro_batch.zero_grad()
             proof.observe(grad_norm)
 
             done = step + 1
             metrics = {
                 "loss": loss, "grad_norm": grad_norm, "learning_rate": rate, "supervised_tokens": supervised,
+                "tokens": (tokens := sum(len(row.ids) for rows in batches for row in rows)),
                 "epoch": min(first + rows_a_step, rows_in_all) / len(units),
-                **speed.step(done, sum(batch.tokens for batch in batches)),
+                **speed.step(done, tokens),
             }  # fmt: skip
             last = done == total or bool(stop)
             if held_out and (last or (options.eval_steps and done % options.eval_steps == 0)):
-                metrics["eval_loss"] = evaluate_loss(model, held_out.rows, config, pad_id(tokenizer), place)
+                metrics["eval_loss"] = evaluate_loss(run_micro_batch, held_out.rows, config)
             if last or step == start or "eval_loss" in metrics or done % options.logging_steps == 0:
                 run.log(done, metrics)
             if progress is not None:
@@ -152,37 +143,36 @@ def train(
         failures=[f"stopped by {stop.signal}"] if done < total else [], tokens_per_second=speed.tokens_per_second,
         extra={
             "data": {**rendered.to_json(), "units": len(units), "epoch_order_sha256": order}, **parameter_report(model),
+            "execution": run_micro_batch.way,
         },
     )  # fmt: skip
 
 
-def batch_logprobs(
-    model: torch.nn.Module, batch: Batch, config: SFTConfig, place: Placement
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs [B, T] of the supervised tokens of a batch (0 elsewhere) and their mask."""
-    inputs = forward_inputs(batch, model)
-    with place.autocast():
-        found = token_logprobs(
-            model, batch.input_ids_B_T, inputs["attention_mask"], batch.loss_mask_B_T, chunk=config.logits_chunk,
-            entropy=False, position_ids_B_T=batch.position_ids_B_T,
-        )  # fmt: skip
-    return found.logp_B_T, batch.loss_mask_B_T
+def _micro_batch(
+    model: torch.nn.Module, place: Placement, config: SFTConfig, units: Sequence[Sequence[Row]], padding: int
+) -> MicroBatch:
+    lengths = sorted((sum(len(row.ids) for row in unit) for unit in units), reverse=True)
+    rows = sorted((len(unit) for unit in units), reverse=True)
+    size = config.per_device_train_batch_size
+    return MicroBatch(
+        model, place, _objective, execution=config.execution, longest=config.max_length, pad_id=padding,
+        most_tokens=sum(lengths[:size]), most_rows=sum(rows[:size]), chunk=config.logits_chunk,
+    )  # fmt: skip
 
 
-@torch.no_grad()
-def evaluate_loss(
-    model: torch.nn.Module, rows: Sequence[Row], config: SFTConfig, padding: int, place: Placement
-) -> float:
+def _objective(logp_N: torch.Tensor, batch: FlatBatch, extras: Extras) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    return sft_loss(logp_N, batch.weights_N, extras["denominator"]), {}
+
+
+def evaluate_loss(run_micro_batch: MicroBatch, rows: Sequence[Row], config: SFTConfig) -> float:
     """Mean negative log-likelihood in nats over all supervised tokens of `rows`, without dropout."""
+    model = run_micro_batch.model
     was_training = model.training
     model.eval()
     total, tokens = 0.0, 0
-    # Similar lengths side by side: less padding, the same sum.
-    ordered = sorted(rows, key=lambda row: (len(row.ids), row.index))
-    for part in batched(ordered, config.per_device_eval_batch_size):
-        batch = collate([[row] for row in part], padding)
-        logp_B_T, mask_B_T = batch_logprobs(model, batch.to(place.device), config, place)
-        total += float(sft_loss(logp_B_T, mask_B_T, 1.0))
+    for part in batched(rows, config.per_device_eval_batch_size):
+        logp_N, batch = run_micro_batch.logprobs(part)
+        total += float(sft_loss(logp_N, batch.weights_N, 1.0))
         tokens += batch.supervised
     model.train(was_training)
     return total / tokens
@@ -209,7 +199,7 @@ def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig
     return render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
 
 
-def _whole_steps(back: Restored, *, rows_a_step: int, total: int) -> None:
+def whole_steps(back: Restored, *, rows_a_step: int, total: int) -> None:
     """Refuse to lengthen a run that ended in a step of fewer rows: of a longer run that step would have been full."""
     if back.step < total and back.cursor["place"] != back.step * rows_a_step:
         raise RefusedError(
@@ -228,9 +218,10 @@ def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig) -
     })  # fmt: skip
 
 
-def _dropped_notes(rendered: Rendered) -> list[str]:
-    total = sum(rendered.dropped.values())
+def dropped_notes(dropped: Mapping[str, int], kept: int, what: str = "rows") -> list[str]:
+    """What a run says about the rows that it could not train on."""
+    total = sum(dropped.values())
     if not total:
         return []
-    reasons = ", ".join(f"{reason} {count}" for reason, count in rendered.dropped.items())
-    return [f"{total} of {total + len(rendered.rows)} rows were dropped: {reasons}"]
+    reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())
+    return [f"{total} of {total + kept} {what} were dropped: {reasons}"]

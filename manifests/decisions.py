@@ -10,7 +10,7 @@ ids are lower-case hex strings, because people compare and paste them in SQL
 
 from __future__ import annotations
 
-from collections import Counter
+import binascii
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,24 @@ SCHEMA = pa.schema(
         pa.field("detail", pa.string()),
     ]
 )
+_HEX_ROWS = 1 << 24  # ids in one Arrow array of strings, which holds 2 GiB
 _ROWS_PER_GROUP = 200_000  # under 5,000 rows a group, reading gets several times slower
 
 
-def hex_ids(ids: np.ndarray) -> pa.Array:
-    """Return uint8 [N, 32] ids as hex strings; an id of 32 zero bytes means "no record" and becomes null."""
-    text = np.ascontiguousarray(ids).tobytes().hex()
-    texts = [text[i : i + 64] for i in range(0, len(text), 64)]
-    return pa.array(texts, pa.string(), mask=~np.asarray(ids).any(axis=1) if len(ids) else None)
+def hex_ids(ids: np.ndarray) -> pa.Array | pa.ChunkedArray:
+    """Return uint8 [N, 32] ids as hex strings; an id of 32 zero bytes means "no record" and becomes null.
+
+    64 bytes a row: no Python string is made. More than _HEX_ROWS of them are several arrays, as Arrow's strings need.
+    """
+    parts = [_hex(ids[start : start + _HEX_ROWS]) for start in range(0, len(ids), _HEX_ROWS)]
+    return parts[0] if len(parts) == 1 else pa.chunked_array(parts, pa.string())
+
+
+def _hex(ids: np.ndarray) -> pa.Array:
+    known = pa.array(np.asarray(ids).any(axis=1))
+    offsets = np.arange(0, 64 * len(ids) + 1, 64, dtype=np.int32)
+    text = binascii.hexlify(np.ascontiguousarray(ids).tobytes())
+    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(text), known.buffers()[1])
 
 
 def table(columns: Mapping[str, Any]) -> pa.Table:
@@ -66,7 +76,7 @@ def table(columns: Mapping[str, Any]) -> pa.Table:
         else:
             column = given if isinstance(given, (pa.Array, pa.ChunkedArray)) else pa.array(given)
             arrays.append(column.cast(field.type))
-    return pa.Table.from_arrays(arrays, schema=SCHEMA).sort_by("row")
+    return _sorted(pa.Table.from_arrays(arrays, schema=SCHEMA))
 
 
 def empty() -> pa.Table:
@@ -76,7 +86,13 @@ def empty() -> pa.Table:
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Return several tables of SCHEMA as one, in the order of `row`."""
-    return pa.concat_tables([empty(), *tables]).sort_by("row")
+    return _sorted(pa.concat_tables([empty(), *tables]))
+
+
+def _sorted(decisions: pa.Table) -> pa.Table:
+    """The same in the order of `row`; a table that is in order already is not copied, since it may be large."""
+    rows = decisions["row"].to_numpy()
+    return decisions if (rows[1:] >= rows[:-1]).all() else decisions.sort_by("row")
 
 
 _ARROW = " -> "
@@ -102,7 +118,8 @@ def new_ids(decisions: pa.Table) -> pa.ChunkedArray:
 def reasons(decisions: pa.Table, action: str) -> dict[str, int]:
     """Return how many rows went for each reason of one action, the most frequent first."""
     chosen = decisions.filter(pc.equal(decisions["action"], action))["reason"]
-    return dict(Counter(chosen.to_pylist()).most_common())
+    counts = [(entry["values"], entry["counts"]) for entry in pc.value_counts(chosen).to_pylist()]
+    return dict(sorted(counts, key=lambda count: -count[1]))
 
 
 def write(path: Path | str, decisions: pa.Table) -> None:

@@ -1,18 +1,22 @@
 """Rows that are equal: byte for byte, or after lower-casing and collapsing white space.
 
-Grouping is by a hash of the token sequence, which equal rows share by construction; inside such a group the bytes,
-then the normal forms themselves are compared, so a hash collision merges nothing. Rows without a single word ("!!!",
-an emoji) are equal only byte for byte; rows of nothing but white space hold no text and are never matched.
+Grouping is by a hash of the token sequence, which equal rows share by construction; inside such a group digests of the
+bytes, then of the normal forms are compared (BLAKE2b, 128 bits), so a collision of the cheap hash merges nothing and a
+million copies need no text in memory. Rows without a single word ("!!!", an emoji) are equal only byte for byte; rows
+of nothing but white space hold no text and are never matched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 
 from lpt_data.text import normal_form
+
+_PIECE = 1 << 14  # digests held as Python objects at a time
 
 
 @dataclass(frozen=True)
@@ -42,33 +46,43 @@ def classes(
         empty[row] = not text(row).decode("utf-8", "replace").strip()
     leader = np.arange(len(sequence), dtype=np.int64)
     same_bytes = np.ones(len(sequence), bool)
-    alike = shared(sequence, np.flatnonzero(~empty))
-    alike = alike[np.lexsort((rank(alike), sequence[alike]))]
-    cuts = np.flatnonzero(np.diff(sequence[alike])) + 1
-    apart = np.zeros(len(sequence), np.int64) if group is None else group
-    for alike_rows in np.split(alike, cuts) if len(alike) else ():
-        _lead(alike_rows.tolist(), tokens, text, apart, leader, same_bytes)
+    rows = np.sort(shared(sequence, np.flatnonzero(~empty)))  # ascending, so that texts are read in their order
+    if not len(rows):
+        return Classes(leader, same_bytes, empty)
+    words = [sequence[rows]] if group is None else [sequence[rows], group[rows]]
+    ranks = rank(rows)
+    first = _firsts([*words, *_digests(rows, text)], ranks)
+    leader[rows] = rows[first]
+    # Contents that share their words: compared again by their normal form, one row of each content.
+    alone = np.flatnonzero((first == np.arange(len(rows))) & (tokens[rows] > 0))
+    alone = np.sort(alone[shared(sequence[rows[alone]], np.arange(len(alone)))])
+    if len(alone):
+        forms = _digests(rows[alone], lambda row: normal_form(text(row).decode("utf-8", "replace")).encode())
+        heads = np.arange(len(sequence))
+        heads[rows[alone]] = rows[alone[_firsts([w[alone] for w in words] + forms, ranks[alone])]]
+        same_bytes[rows] = heads[leader[rows]] == leader[rows]
+        leader[rows] = heads[leader[rows]]
     return Classes(leader, same_bytes, empty)
 
 
-def _lead(
-    alike: list[int],
-    tokens: np.ndarray,
-    text: Callable[[int], bytes],
-    group: np.ndarray,
-    leader: np.ndarray,
-    same_bytes: np.ndarray,
-) -> None:
-    by_bytes: dict[tuple[int, bytes], list[int]] = {}  # a dict compares the keys that its hashes bring together
-    for row in alike:
-        by_bytes.setdefault((int(group[row]), text(row)), []).append(row)
-    by_form: dict[tuple[int, str], int] = {}
-    for (part, content), rows in by_bytes.items():
-        first = rows[0]
-        if len(by_bytes) > 1 and tokens[first]:
-            first = by_form.setdefault((part, normal_form(content.decode("utf-8", "replace"))), first)
-        leader[rows] = first
-        same_bytes[rows] = first == rows[0]
+def _digests(rows: np.ndarray, content: Callable[[int], bytes]) -> list[np.ndarray]:
+    """The BLAKE2b digests of what rows hold, as two uint64 [n]."""
+    found = np.empty((len(rows), 2), np.uint64)
+    for start in range(0, len(rows), _PIECE):
+        some = rows[start : start + _PIECE]
+        packed = b"".join(blake2b(content(row), digest_size=16).digest() for row in some.tolist())
+        found[start : start + _PIECE] = np.frombuffer(packed, np.uint64).reshape(-1, 2)
+    return list(found.T)
+
+
+def _firsts(keys: list[np.ndarray], ranks: np.ndarray) -> np.ndarray:
+    """For each item the one of least rank among those with the same keys, int64 [n]."""
+    order = np.lexsort((ranks, *keys))
+    new = np.ones(len(order), bool)
+    new[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
+    first = np.empty(len(order), np.int64)
+    first[order] = order[np.flatnonzero(new)][np.cumsum(new) - 1]
+    return first
 
 
 def shared(values: np.ndarray, among: np.ndarray) -> np.ndarray:

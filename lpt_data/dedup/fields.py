@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import xxhash
 from numba import njit
 
 from lpt_data.dataset import Dataset, TextBatch
-from lpt_data.dedup.lsh import Sketch
+from lpt_data.dedup.rows import Rows
 from lpt_data.text import fmix64, normal_form
 from manifests.errors import BadInputError
 
@@ -80,11 +81,11 @@ def same_text_other_fields(sequence: np.ndarray, group: np.ndarray, references: 
     return int(np.count_nonzero(groups[text[references:]] > 1))
 
 
-def told_apart(sketch: Sketch, group: np.ndarray) -> Sketch:
-    """The sketch of rows that meet others of their group alone."""
-    salt = _salt(group)
-    keys = sketch.keys ^ salt[:, None]
-    return Sketch(sketch.sequence ^ salt, sketch.tokens, sketch.shingles, sketch.chars, keys)
+def told_apart(rows: Rows) -> Rows:
+    """The rows with hashes that make them meet others of their group alone."""
+    assert rows.group is not None
+    salt = _salt(rows.group)
+    return replace(rows, sequence=rows.sequence ^ salt, salt=salt)
 
 
 @njit(nogil=True, cache=True)

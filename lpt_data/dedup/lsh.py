@@ -21,8 +21,14 @@ from manifests.errors import UsageError
 
 RECALL = 0.995  # of the pairs that lie exactly at the threshold; more of all above it
 NUM_PERM = 128  # hashes a row at most, unless told otherwise
+BITMAP = 8  # words of 64 bits: which of 512 places the shingles of a row fall on
+MOST_PAIRS = 64  # rows of a bucket up to which every pair of it is looked at before the rows are joined
+HUGE = 1000  # rows from which a bucket is worth a line in the report
 GRID = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 _START = np.uint64(0x2545F4914F6CDD1D)
+_ONE, _WORD, _INSIDE, _PLACE = (np.uint64(n) for n in (1, 6, 63, 55))
+_M1, _M2, _M4 = (np.uint64(n) for n in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
+_BYTES, _TWO, _FOUR, _TOP = (np.uint64(n) for n in (0x0101010101010101, 2, 4, 56))
 
 
 @dataclass(frozen=True)
@@ -80,13 +86,14 @@ def choose_bands(threshold: float, num_perm: int | None = None, recall: float = 
 
 @dataclass(frozen=True)
 class Sketch:
-    """What is kept of each row of a batch, 20 + 8 * bands bytes a row."""
+    """What is kept of each row of a batch, 84 + 8 * bands bytes a row."""
 
     sequence: np.ndarray  # uint64 [n], a hash of the whole token sequence
     tokens: np.ndarray  # int32 [n]
     shingles: np.ndarray  # int32 [n], repeats included, template ones not; 0 for a row too short to have one
     chars: np.ndarray  # int32 [n], code points of the text
     keys: np.ndarray  # uint64 [n, bands]; without meaning where there are no shingles
+    bitmaps: np.ndarray  # uint64 [n, BITMAP], see `plausible`
 
 
 def sketch(
@@ -99,7 +106,7 @@ def sketch(
     table = tables()
     a, b = scheme.permutations() if bands else (np.zeros(0, np.uint64),) * 2
     cut = (bands.bands, bands.rows) if bands else (0, 0)
-    sequence, tokens, shingles, chars, keys = _sketch(
+    sequence, tokens, shingles, chars, keys, bitmaps = _sketch(
         offsets, data, multipliers(scheme.ngram), a, b, cut[0], cut[1], table.ascii, table.unicode, left_out
     )
     again = np.flatnonzero(tokens == NEEDS_LOWER)
@@ -109,9 +116,45 @@ def sketch(
             *buffers(pa.array([text.lower() for text in texts], pa.large_string())), scheme, bands, left_out
         )
         sequence[again], tokens[again] = lowered.sequence, lowered.tokens
-        shingles[again], keys[again] = lowered.shingles, lowered.keys
+        shingles[again], keys[again], bitmaps[again] = lowered.shingles, lowered.keys, lowered.bitmaps
         chars[again] = list(map(len, texts))
-    return Sketch(sequence, tokens, shingles, chars, keys)
+    return Sketch(sequence, tokens, shingles, chars, keys, bitmaps)
+
+
+@njit(nogil=True, cache=True)
+def plausible(a: np.ndarray, b: np.ndarray, size: int, threshold: float) -> bool:
+    """Whether two sets can reach the threshold, by bitmaps and ``size``, at least the sum of their sizes.
+
+    Loses no pair: ``|A ^ B| <= (1 - t) / (1 + t) * (|A| + |B|)`` where J >= t, and each place that only one of two
+    bitmaps has is due to a shingle that only one of the sets has (Sandes et al. 2020, bitmap filter).
+    """
+    differ = np.int64(0)
+    for k in range(len(a)):
+        x = a[k] ^ b[k]
+        x -= (x >> _ONE) & _M1
+        x = (x & _M2) + ((x >> _TWO) & _M2)
+        differ += np.int64((((x + (x >> _FOUR)) & _M4) * _BYTES) >> _TOP)
+    return bool(differ * (1.0 + threshold) <= (1.0 - threshold) * size * (1.0 + 1e-12) + 1e-6)
+
+
+@dataclass(frozen=True)
+class Links:
+    """What one partition of one band says about its rows 0..k-1."""
+
+    joined: np.ndarray  # int32 [k]: the first row, in this partition, of those that a row may resemble; itself for none
+    shares: np.ndarray  # bool [k]: some other row has its key
+    largest: int  # rows of the largest bucket
+    huge: int  # buckets of HUGE rows and more
+
+
+def links(keys: np.ndarray, who: np.ndarray, bitmaps: np.ndarray, shingles: np.ndarray, threshold: float) -> Links:
+    """Join the rows of a partition that share a key, uint64 [k], and may reach the threshold.
+
+    ``who`` (int64 [k]) says where a row is in ``bitmaps`` (uint64 [m, BITMAP]; [0, BITMAP]: do without) and
+    ``shingles`` (int32 [m]). Rows of a bucket of more than MOST_PAIRS rows are all joined, so the cost stays linear.
+    """
+    joined, shares, sizes = _links(keys, who, bitmaps, shingles, threshold)
+    return Links(joined, shares, int(sizes.max(initial=0)), int(np.count_nonzero(sizes >= HUGE)))
 
 
 @dataclass(frozen=True)
@@ -146,7 +189,7 @@ def _sketch(
     small: np.ndarray,
     table: np.ndarray,
     left_out: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     rows = len(offsets) - 1
     longest = 0
     for row in range(rows):
@@ -159,6 +202,7 @@ def _sketch(
     shingles = np.zeros(rows, np.int32)
     chars = np.zeros(rows, np.int32)
     keys = np.zeros((rows, bands), np.uint64)
+    bitmaps = np.zeros((rows, BITMAP if bands else 0), np.uint64)
     for row in range(rows):
         count, length = tokens_of(data, offsets[row], offsets[row + 1], small, table, tokens)
         counts[row] = count
@@ -174,13 +218,83 @@ def _sketch(
         if bands == 0 or total == 0:
             continue
         mix(hashes, total)
+        for i in range(total):
+            place = hashes[i] >> _PLACE
+            bitmaps[row, place >> _WORD] |= _ONE << (place & _INSIDE)
         sign(hashes, total, a, b, signature)
         for band in range(bands):
             key = np.uint64(band + 1)
             for k in range(band * width, (band + 1) * width):
                 key = fold(key, signature[k])
             keys[row, band] = fmix64(key)
-    return sequence, counts, shingles, chars, keys
+    return sequence, counts, shingles, chars, keys, bitmaps
+
+
+@njit(nogil=True, cache=True)
+def find_root(parent: np.ndarray, i: int) -> int:
+    """The root of an element of a union-find forest, with path halving."""
+    while parent[i] != i:
+        parent[i] = parent[parent[i]]
+        i = parent[i]
+    return i
+
+
+@njit(nogil=True, cache=True)
+def join(parent: np.ndarray, i: int, k: int) -> None:
+    """Join two elements of a union-find forest; the smallest one of a tree is its root."""
+    a, b = find_root(parent, i), find_root(parent, k)
+    parent[max(a, b)] = min(a, b)
+
+
+@njit(nogil=True, cache=True)
+def _links(
+    keys: np.ndarray, who: np.ndarray, bitmaps: np.ndarray, shingles: np.ndarray, threshold: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rows = len(keys)
+    bits = 4
+    while (1 << bits) < 2 * rows:
+        bits += 1
+    shift = np.uint64(64 - bits)
+    mask = (1 << bits) - 1
+    first = np.full(1 << bits, -1, np.int32)
+    size = np.zeros(rows, np.int32)  # of a bucket, at its first row
+    last = np.empty(rows, np.int32)  # row of a bucket so far, at its first row
+    before = np.full(rows, -1, np.int32)  # the row before in the same bucket
+    parent = np.arange(rows).astype(np.int32)
+    shares = np.zeros(rows, np.bool_)
+    for row in range(rows):
+        slot = np.int64(keys[row] >> shift)
+        while first[slot] >= 0 and keys[first[slot]] != keys[row]:
+            slot = (slot + 1) & mask
+        if first[slot] < 0:
+            first[slot] = row
+            size[row] = 1
+            last[row] = row
+            continue
+        head = first[slot]
+        size[head] += 1
+        shares[head] = shares[row] = True
+        if len(bitmaps) == 0 or size[head] > MOST_PAIRS:
+            if size[head] == MOST_PAIRS + 1:
+                other = last[head]
+                while other >= 0:
+                    join(parent, head, other)
+                    other = before[other]
+            join(parent, head, row)
+            continue
+        a, other = who[row], last[head]
+        while other >= 0:
+            b = who[other]
+            if find_root(parent, row) != find_root(parent, other) and plausible(
+                bitmaps[a], bitmaps[b], int(shingles[a]) + int(shingles[b]), threshold
+            ):
+                join(parent, row, other)
+            other = before[other]
+        before[row] = last[head]
+        last[head] = row
+    for row in range(rows):
+        parent[row] = find_root(parent, row)
+    return parent, shares, size
 
 
 @njit(nogil=True, cache=True)

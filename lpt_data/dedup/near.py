@@ -15,9 +15,10 @@ from numba import njit
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import TextBatch
 from lpt_data.dedup import exact, lsh
+from lpt_data.dedup.lsh import find_root
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.rows import read
-from lpt_data.dedup.witness import _score
+from lpt_data.dedup.witness import similarity, sizes_reach
 
 
 def components(batches: Iterable[TextBatch], threshold: float, ngram: int = DedupConfig.ngram) -> np.ndarray:
@@ -27,11 +28,10 @@ def components(batches: Iterable[TextBatch], threshold: float, ngram: int = Dedu
     """
     bands = lsh.choose_bands(threshold)
     rows = read(batches, Scheme(ngram, bands.num_perm, DedupConfig.seed), bands, map)
-    sketch = rows.sketch
-    same = exact.classes(sketch.sequence, sketch.tokens, lambda positions: positions, rows.text)
+    same = exact.classes(rows.sequence, rows.tokens, lambda positions: positions, rows.text)
     root = same.leader.copy()
-    leads = np.flatnonzero((root == np.arange(len(root))) & (sketch.shingles > 0))
-    grouped = lsh.buckets(sketch.keys[leads])
+    leads = np.flatnonzero((root == np.arange(len(root))) & (rows.shingles > 0))
+    grouped = lsh.buckets(rows.keys_of(leads))
     meets = (grouped.of_row >= 0).any(axis=0)
     positions = leads[meets]
     sets = rows.shingle_sets(positions, ngram, map)
@@ -41,14 +41,6 @@ def components(batches: Iterable[TextBatch], threshold: float, ngram: int = Dedu
     )
     root[positions] = positions[joined]
     return root[same.leader]
-
-
-@njit(nogil=True, cache=True)
-def _find(parent: np.ndarray, i: int) -> int:
-    while parent[i] != i:
-        parent[i] = parent[parent[i]]
-        i = parent[i]
-    return i
 
 
 @njit(nogil=True, cache=True)
@@ -71,11 +63,13 @@ def _join(
                 if seen[other] == row:
                     continue
                 seen[other] = row
-                a, b = _find(parent, row), _find(parent, other)
-                if a != b and _score(starts, ends, values, row, other, threshold) >= threshold:
+                a, b = find_root(parent, row), find_root(parent, other)
+                if a == b or not sizes_reach(starts, ends, row, other, threshold):
+                    continue
+                if similarity(starts, ends, values, row, other) >= threshold:
                     parent[max(a, b)] = min(a, b)
             slots[first[bucket] + filled[bucket]] = row
             filled[bucket] += 1
     for row in range(rows):
-        parent[row] = _find(parent, row)
+        parent[row] = find_root(parent, row)
     return parent

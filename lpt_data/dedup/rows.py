@@ -1,105 +1,108 @@
-"""The rows of a stage in memory: their texts, laid out as Arrow buffers, and what the kernels keep of each.
+"""The rows of a stage: what the kernels keep of each, and their texts, in memory or in the spill file.
 
-Bytes a row: the text itself (UTF-8, as read) + 8 offset + 32 record id + 8 row + 20 sketch + 8 for each band (18 bands
-at threshold 0.8, so 144): about 210 beside the text. Rows that share a band with another one add their shingle sets
-while they are verified, 8 bytes for each distinct shingle, about 10 bytes a word. No Python object is made for a row.
+Bytes a row in memory: 32 record id + 8 row + 20 counts and hash. Texts (UTF-8, as read, 8 for the offset), band keys (8
+for each band, 18 bands at threshold 0.8) and bitmaps (64) are in memory too while they fit (`store`). Rows that may
+have a near duplicate add their shingle sets while they are verified, 8 bytes for each distinct shingle, about 10 bytes
+a word. No Python object is made for a row.
 """
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from lpt_data.dataset import TextBatch
-from lpt_data.dedup.lsh import Bands, Sketch, sketch
+from lpt_data.dedup.lsh import BITMAP, Bands, Sketch, sketch
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.shingles import NOTHING, ShingleSets, fill
-from lpt_data.text import buffers
-from manifests.errors import BadInputError
+from lpt_data.dedup.spill import Spill
+from lpt_data.dedup.store import Growing, Table, Text, Texts
 
-Texts = tuple[np.ndarray, np.ndarray]  # offsets int64 [n + 1] and UTF-8 bytes, as in an Arrow large_string array
+Run = Callable[[Callable, Iterable], Iterator]  # map over threads, results in order
 
-BLOCK = 64 << 20  # bytes of text in one allocation
-BESIDE_TEXT = 68  # bytes a row beside its text and its band keys: offset, record id, row, sketch
+
+class Room(Protocol):
+    """Says how many bytes texts, signatures and shingle sets of so many rows may take (`memory.Budget`)."""
+
+    def room(self, rows: int, *, at_least: bool = False) -> int:
+        """Bytes, or BadInputError where there are too few to work with."""
+        ...
 
 
 @dataclass(frozen=True)
 class Rows:
     """All rows that could be read, at positions 0..n-1 in input order, those of a reference first."""
 
-    texts: list[Texts]  # one for each batch
-    firsts: list[int]  # [batches + 1]: the first position of each batch
+    texts: Texts
     rows: np.ndarray  # int64 [n]: row in the input, or in the reference
     ids: np.ndarray  # uint8 [n, 32]
-    sketch: Sketch
+    sequence: np.ndarray  # uint64 [n], a hash of the whole token sequence, and of the group
+    tokens: np.ndarray  # int32 [n]
+    shingles: np.ndarray  # int32 [n], see `lsh.Sketch`
+    chars: np.ndarray  # int32 [n]
+    keys: Table  # [n, bands]
+    bitmaps: Table  # [n, BITMAP]
     references: int = 0  # rows of the reference
     group: np.ndarray | None = None  # int64 [n]: rows of different groups are no duplicates; None: all in one
+    salt: np.ndarray | None = None  # uint64 [n], by group: what tells band keys of different groups apart
     quality: np.ndarray | None = None  # float64 [n]: the highest is kept, NaN last
     left_out: np.ndarray = field(default_factory=lambda: NOTHING)  # table of the shingles that count for nothing
 
-    def check_room(self, more: int, memory: int | None) -> None:
-        """Raise BadInputError when the rows and ``more`` bytes do not fit in ``memory`` bytes."""
-        bands = self.sketch.keys.shape[1]
-        _check_room(sum(held(texts, bands) for texts in self.texts) + more, len(self.rows), memory)
+    @property
+    def held(self) -> int:
+        """Bytes of texts and signatures that are in memory."""
+        return self.texts.held + self.keys.held + self.bitmaps.held
 
     def text(self, position: int) -> bytes:
         """The UTF-8 bytes of one row."""
-        batch = bisect_right(self.firsts, position) - 1
-        offsets, data = self.texts[batch]
-        at = position - self.firsts[batch]
-        return data[offsets[at] : offsets[at + 1]].tobytes()
+        return self.texts.one(position)
+
+    def band(self, number: int) -> Iterator[tuple[int, np.ndarray]]:
+        """The keys of one band, uint64, block by block, each with its first position."""
+        for first, keys in self.keys.column(number):
+            yield first, keys if self.salt is None else keys ^ self.salt[first : first + len(keys)]
+
+    def keys_of(self, positions: np.ndarray) -> np.ndarray:
+        """The band keys of some rows (ascending positions), uint64 [k, bands]."""
+        keys = self.keys.take(positions)
+        return keys if self.salt is None else keys ^ self.salt[positions][:, None]
+
+    def sets_by_batch(self, positions: np.ndarray, ngram: int, run: Run) -> Iterator[tuple[slice, ShingleSets]]:
+        """The shingle sets of some rows (ascending positions) as they come out of each batch of texts."""
+        cuts = np.searchsorted(positions, self.texts.firsts)
+
+        def of_batch(batch: int) -> tuple[slice, ShingleSets]:
+            here = slice(int(cuts[batch]), int(cuts[batch + 1]))
+            values = np.empty(int(self.shingles[positions[here]].sum(dtype=np.int64)), np.uint64)
+            chosen = positions[here] - self.texts.firsts[batch]
+            starts, ends = fill(*self.texts.load(batch), chosen, ngram, values, self.left_out)
+            return here, ShingleSets(starts, ends, values)
+
+        yield from run(of_batch, np.flatnonzero(np.diff(cuts)).tolist())
 
     def shingle_sets(self, positions: np.ndarray, ngram: int, run: Run) -> ShingleSets:
         """The shingle sets of some rows (ascending positions), computed again from their texts."""
-        room = np.concatenate([[0], np.cumsum(self.sketch.shingles[positions], dtype=np.int64)])
+        room = np.concatenate([[0], np.cumsum(self.shingles[positions], dtype=np.int64)])
         values = np.empty(int(room[-1]), np.uint64)
         starts, ends = np.empty((2, len(positions)), np.int64)
-        cuts = np.searchsorted(positions, self.firsts)
+        cuts = np.searchsorted(positions, self.texts.firsts)
 
         def of_batch(batch: int) -> None:
             here = slice(cuts[batch], cuts[batch + 1])
             first = room[here.start]
-            found = fill(
-                *self.texts[batch],
-                positions[here] - self.firsts[batch],
-                ngram,
-                values[first : room[here.stop]],
-                self.left_out,
-            )
+            chosen = positions[here] - self.texts.firsts[batch]
+            found = fill(*self.texts.load(batch), chosen, ngram, values[first : room[here.stop]], self.left_out)
             starts[here], ends[here] = found[0] + first, found[1] + first
 
-        deque(run(of_batch, range(len(self.texts))), maxlen=0)
+        deque(run(of_batch, np.flatnonzero(np.diff(cuts)).tolist()), maxlen=0)
         return ShingleSets(starts, ends, values)
-
-
-class Arena:
-    """Texts copied into large blocks. Small arrays kept by the thousand cost more in fresh pages than this copy."""
-
-    def __init__(self) -> None:
-        self._block = np.empty(0, np.uint8)
-        self._used = 0
-
-    def keep(self, texts: pa.Array) -> Texts:
-        """Copy the buffers of a large_string array; the offsets start at 0."""
-        offsets, data = buffers(texts)
-        size = int(offsets[-1] - offsets[0])
-        if self._used + size > len(self._block):
-            self._block, self._used = np.empty(max(size, BLOCK), np.uint8), 0
-        kept = self._block[self._used : self._used + size]
-        kept[:] = data[offsets[0] : offsets[-1]]
-        self._used += size
-        return offsets - offsets[0], kept
-
-
-Run = Callable[[Callable, Iterable], Iterator]  # map over threads, results in order
 
 
 def read(
@@ -108,67 +111,87 @@ def read(
     bands: Bands | None,
     run: Run,
     *,
-    memory: int | None = None,
+    spill: Spill | None = None,
+    budget: Room | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Rows:
-    """Sketch the batches as they come and keep their texts; BadInputError when ``memory`` bytes are not enough."""
-    arena, width = Arena(), bands.bands if bands else 0
-    texts: list[Texts] = []
-    rows = [np.zeros(0, np.int64)]
-    ids = [np.zeros((0, 32), np.uint8)]
-    used = done = 0
+    """Sketch the batches as they come and keep their texts: in memory while ``budget`` has room, then in the file.
 
-    def keep(batch: TextBatch) -> Texts:
-        nonlocal used, done
-        texts.append(arena.keep(batch.texts))
-        rows.append(batch.rows)
-        ids.append(batch.ids)
-        used += held(texts[-1], width)
+    Raises BadInputError when the budget does not hold the books of the rows, or the disk not the rest.
+    """
+    spill = spill or Spill()
+    texts, made = Texts(spill), _Sketches(bands, spill)
+    rows, ids = Growing(np.int64), Growing(np.uint8, 32)
+    done = 0
+
+    def keep(batch: TextBatch) -> Text:
+        nonlocal done
+        kept = texts.keep(batch.texts)
+        rows.add(batch.rows)
+        ids.add(batch.ids)
         done += len(batch.rows)
-        _check_room(used, done, memory)
-        return texts[-1]
+        return kept
 
-    def sketched(kept: Texts) -> Sketch:
-        offsets, data = kept
-        return sketch(offsets, data, scheme, bands)
+    def sketched(kept: Text) -> Sketch:
+        return sketch(*kept, scheme, bands)
 
-    sketches = [sketch(np.zeros(1, np.int64), np.zeros(0, np.uint8), scheme, bands)]
     for part in run(sketched, map(keep, batches)):
-        sketches.append(part)
+        made.add(part)
+        if budget is not None and texts.held + made.held > budget.room(done, at_least=True) // 2:
+            texts.evict()
+            made.evict()
         progress(done)
-    firsts = np.cumsum([0, *(len(offsets) - 1 for offsets, _ in texts)]).tolist()
-    return Rows(texts, firsts, np.concatenate(rows), np.concatenate(ids), _joined(sketches))
+    return Rows(texts, rows.done(), ids.done(), *made.done())
 
 
-def sketched_again(rows: Rows, left_out: np.ndarray, scheme: Scheme, bands: Bands, run: Run) -> Rows:
-    """The rows with sketches that leave some shingles out, made of the texts that are held."""
+def sketched_again(
+    rows: Rows, left_out: np.ndarray, scheme: Scheme, bands: Bands, run: Run, spill: Spill, budget: Room | None
+) -> Rows:
+    """The rows with sketches that leave some shingles out, made of the texts that were kept."""
+    made = _Sketches(bands, spill)
 
-    def sketched(kept: Texts) -> Sketch:
-        return sketch(*kept, scheme, bands, left_out)
+    def sketched(batch: int) -> Sketch:
+        return sketch(*rows.texts.load(batch), scheme, bands, left_out)
 
-    made = list(run(sketched, rows.texts))
-    made.append(sketch(np.zeros(1, np.int64), np.zeros(0, np.uint8), scheme, bands))
-    return replace(rows, sketch=_joined(made), left_out=left_out)
-
-
-def _joined(sketches: list[Sketch]) -> Sketch:
-    names = Sketch.__dataclass_fields__
-    return Sketch(**{name: np.concatenate([getattr(part, name) for part in sketches]) for name in names})
-
-
-def held(texts: Texts, bands: int) -> int:
-    """Bytes that a batch of rows takes while the stage runs."""
-    offsets, data = texts
-    return (len(offsets) - 1) * (BESIDE_TEXT + 8 * bands) + len(data)
+    for part in run(sketched, range(len(rows.texts))):
+        made.add(part)
+        if budget is not None and rows.texts.held + made.held > budget.room(len(rows.rows)) // 2:
+            rows.texts.evict()
+            made.evict()
+    sequence, tokens, shingles, chars, keys, bitmaps = made.done()
+    return replace(
+        rows, sequence=sequence, tokens=tokens, shingles=shingles, chars=chars, keys=keys, bitmaps=bitmaps,
+        left_out=left_out,
+    )  # fmt: skip
 
 
-def _check_room(used: int, rows: int, memory: int | None) -> None:
-    if memory is not None and used > memory:
-        raise BadInputError(
-            "the rows do not fit in the memory that was given",
-            seen=f"{used:,} of {memory:,} bytes after {rows:,} rows",
-            next="a larger --memory",
-        )
+class _Sketches:
+    """The sketches of batches, joined as they come."""
+
+    def __init__(self, bands: Bands | None, spill: Spill) -> None:
+        self._numbers = (Growing(np.uint64), Growing(np.int32), Growing(np.int32), Growing(np.int32))
+        self._tables = (Table(bands.bands if bands else 0, spill), Table(BITMAP if bands else 0, spill))
+
+    @property
+    def held(self) -> int:
+        return sum(table.held for table in self._tables)
+
+    def add(self, part: Sketch) -> None:
+        for joined, values in zip(self._numbers, (part.sequence, part.tokens, part.shingles, part.chars), strict=True):
+            joined.add(values)
+        for table, values in zip(self._tables, (part.keys, part.bitmaps), strict=True):
+            if table.width:
+                table.add(values)
+
+    def evict(self) -> None:
+        for table in self._tables:
+            table.evict()
+
+    def done(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Table, Table]:
+        for table in self._tables:
+            table.close_block()
+        sequence, tokens, shingles, chars = (joined.done() for joined in self._numbers)
+        return sequence, tokens, shingles, chars, *self._tables
 
 
 def threads(workers: int | None) -> tuple[Run, Callable[[], None]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ import xxhash
 
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
-from lpt_data.dedup import exact, fields, lsh, report, templates, witness
-from lpt_data.dedup.lsh import Bands
+from lpt_data.dedup import compare, exact, fields, graph, lsh, report, templates, witness
+from lpt_data.dedup.lsh import BITMAP, Bands
+from lpt_data.dedup.memory import Budget, budget
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
-from lpt_data.dedup.rows import BESIDE_TEXT, Rows, Run, read, sketched_again, threads
+from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, threads
+from lpt_data.dedup.spill import Spill
 from lpt_data.io.readers import raw_lines
 from lpt_data.progress import Progress
 from lpt_data.stage import StageResult
@@ -28,56 +31,102 @@ from manifests.arrow import plain_rows
 from manifests.errors import UsageError
 
 METHODS = ("exact", "minhash")
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def decide(
-    dataset: Dataset, config: DedupConfig, progress: Progress, *, reference: Dataset | None = None
+    dataset: Dataset,
+    config: DedupConfig,
+    progress: Progress,
+    *,
+    reference: Dataset | None = None,
+    output: Path | None = None,
 ) -> StageResult:
     """Find the duplicates of a dataset: `lpt_data.stage.run_stage` writes what stays.
 
-    Rows that repeat one of `reference` go on its account; its own rows are compared with nothing and never go.
+    Rows that repeat one of `reference` go on its account; its own rows are compared with nothing and never go. What
+    does not fit in the memory given lies in a nameless file beside `output` (None: in the folder of temporary files).
 
-    Raises UsageError for a method, policy, threshold or size that makes no sense, BadInputError when the rows do not
-    fit in the memory given.
+    Raises UsageError for a method, policy, threshold or size that makes no sense, BadInputError when the memory is not
+    enough even so, or the disk.
     """
+    from lpt_data.dedup.predict import count_rows, foretold
+
     bands = _check(config)
+    told = foretold(dataset, config, output or Path("out.jsonl"), reference)
+    room = budget(config.memory)
+    if not any(source.format == "json" for source in dataset.files):  # an array would be read whole to count it
+        rows, exact = count_rows(dataset)
+        room.room(rows if exact else int(0.9 * rows), at_least=not exact)  # refuses now rather than in an hour
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
-    key, equal = fields.parts(config.key, dataset)
-    share = templates.share_for(config.template_df, dataset.kind, key) if bands else 0.0
     run, close = threads(config.workers)
     try:
-        rows = _read(dataset, reference, key, equal, config, scheme, None if share else bands, run, progress)
-        more: dict[str, Any] = {}
-        if bands and share:
-            frame = templates.find(rows, share, scheme, run)
-            short = np.count_nonzero(rows.sketch.shingles == 0)
-            rows = sketched_again(rows, frame.table, scheme, bands, run)
-            emptied = np.count_nonzero(rows.sketch.shingles == 0) - short
-            more["templates"] = {
-                "share": share,
-                "least_rows": frame.least,
-                "distinct_rows": frame.rows,
-                "shingles_left_out": frame.shingles,
-                "rows_of_nothing_else": int(emptied),
-            }
-        if rows.group is not None:
-            other = fields.same_text_other_fields(rows.sketch.sequence, rows.group, rows.references)
-            more["same_key_other_fields"] = {"key": key, "fields": list(equal), "rows": other}
-            rows = replace(rows, sketch=fields.told_apart(rows.sketch, rows.group))
-        found, counts = find(rows, config, bands, run, _twins(dataset, rows) if config.keep != "first" else None)
+        with Spill(output.parent if output else None) as file:
+            work = Work(config, bands, scheme, run, file, room)
+            result = _decide(dataset, reference, work, progress)
+            result.extra.update(told)
+            return result
     finally:
         close()
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every part of one deduplication needs to know."""
+
+    config: DedupConfig
+    bands: Bands | None
+    scheme: Scheme
+    run: Run
+    spill: Spill
+    budget: Room
+
+    @property
+    def workers(self) -> int:
+        """Threads at work."""
+        return self.config.workers or len(os.sched_getaffinity(0))
+
+
+def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: Progress) -> StageResult:
+    config, bands = work.config, work.bands
+    key, equal = fields.parts(config.key, dataset)
+    share = templates.share_for(config.template_df, dataset.kind, key) if bands else 0.0
+    rows = _read(dataset, reference, key, equal, work, None if share else bands, progress)
+    more: dict[str, Any] = {}
+    if bands and share:
+        frame = templates.find(rows, share, work.scheme, work.run)
+        short = np.count_nonzero(rows.shingles == 0)
+        rows = sketched_again(rows, frame.table, work.scheme, bands, work.run, work.spill, work.budget)
+        more["templates"] = {
+            "share": share,
+            "least_rows": frame.least,
+            "distinct_rows": frame.rows,
+            "shingles_left_out": frame.shingles,
+            "rows_of_nothing_else": int(np.count_nonzero(rows.shingles == 0) - short),
+        }
+    if rows.group is not None:
+        other = fields.same_text_other_fields(rows.sequence, rows.group, rows.references)
+        more["same_key_other_fields"] = {"key": key, "fields": list(equal), "rows": other}
+        rows = fields.told_apart(rows)
+    progress(dataset.rows_in, None, "comparing")
+    found, counts = find(rows, work, _twins(dataset, rows) if config.keep != "first" else None)
     if reference is not None:
         more["reference"] = {
             "files": [source.path for source in reference.files],
             "rows": reference.rows_in,
             "quarantined": len(reference.quarantined()),
         }
+    extra = _extra(rows, found, work, counts, dataset)
+    decided = _decisions(rows, found, config, reference)
+    return StageResult(decided, _record_ids(dataset, rows), {**extra, **more})
+
+
+def _record_ids(dataset: Dataset, rows: Rows) -> np.ndarray:
+    """The record id of each row of the input, zeros where it could not be read: uint8 [rows_in, 32]."""
+    if len(rows.rows) - rows.references == dataset.rows_in:
+        return rows.ids[rows.references :]  # no copy: 32 bytes a row are much
     record_ids = np.zeros((dataset.rows_in, 32), np.uint8)
     record_ids[rows.rows[rows.references :]] = rows.ids[rows.references :]
-    extra = _extra(rows, found, config, bands, scheme, counts, dataset)
-    return StageResult(_decisions(rows, found, config, reference), record_ids, {**extra, **more})
+    return record_ids
 
 
 def _read(
@@ -85,10 +134,8 @@ def _read(
     reference: Dataset | None,
     key: str,
     equal: tuple[str, ...],
-    config: DedupConfig,
-    scheme: Scheme,
+    work: Work,
     bands: Bands | None,
-    run: Run,
     progress: Progress,
 ) -> Rows:
     """Read the rows of the reference, then those of the input, with their groups and qualities."""
@@ -100,22 +147,22 @@ def _read(
         passes = [fields.with_group(batches, of) for batches, of in zip(passes, group, strict=True)]
     rows = read(
         chain.from_iterable(passes),
-        scheme,
+        work.scheme,
         bands,
-        run,
-        memory=parse_bytes(config.memory),
+        work.run,
+        spill=work.spill,
+        budget=work.budget,
         progress=lambda done: progress(done, None, "rows read"),
     )
+    keep = work.config.keep
     references = reference.rows_in - len(reference.quarantined()) if reference is not None else 0
     of_row = quality = None
     if equal:
         cuts = (slice(0, references), slice(references, None))[-len(both) :]
         of_row = np.concatenate([of[rows.rows[cut]] for of, cut in zip(group, cuts, strict=True)])
-    if config.keep.startswith(witness.QUALITY):
+    if keep.startswith(witness.QUALITY):
         quality = np.full(len(rows.rows), np.nan)
-        quality[references:] = fields.quality(dataset, config.keep.removeprefix(witness.QUALITY))[
-            rows.rows[references:]
-        ]
+        quality[references:] = fields.quality(dataset, keep.removeprefix(witness.QUALITY))[rows.rows[references:]]
     return replace(rows, references=references, group=of_row, quality=quality)
 
 
@@ -153,18 +200,15 @@ def _as_written(dataset: Dataset, wanted: np.ndarray) -> Iterator[tuple[np.ndarr
         yield batch.rows[places], [orjson.dumps(record, default=str) for record in chosen]
 
 
-def find(
-    rows: Rows, config: DedupConfig, bands: Bands | None, run: Run = map, tie: np.ndarray | None = None
-) -> tuple[Removals, dict[str, Any]]:
+def find(rows: Rows, work: Work, tie: np.ndarray | None = None) -> tuple[Removals, dict[str, Any]]:
     """Decide every row; ``tie`` orders rows of one record id. The counts are what the comparison itself can tell."""
-    sketch = rows.sketch
 
     def rank(positions: np.ndarray) -> np.ndarray:
         order = witness.total_order(
-            config.keep,
-            sketch.chars[positions],
+            work.config.keep,
+            rows.chars[positions],
             rows.ids[positions],
-            sketch.sequence[positions] if tie is None else tie[positions],
+            rows.sequence[positions] if tie is None else tie[positions],
             rows.rows[positions],
             positions < rows.references,
             None if rows.quality is None else rows.quality[positions],
@@ -173,14 +217,14 @@ def find(
         ranks[order] = np.arange(len(positions))
         return ranks
 
-    same = exact.classes(sketch.sequence, sketch.tokens, rank, rows.text, rows.group)
+    same = exact.classes(rows.sequence, rows.tokens, rank, rows.text, rows.group)
     total = len(rows.rows)
     near = Near(np.full(total, -1, np.int64), np.zeros(total), np.zeros(total, bool))
     counts: dict[str, Any] = {}
-    if bands:
-        leads = (same.leader == np.arange(total)) & (sketch.shingles > 0)
-        counts = _cover(rows, np.flatnonzero(leads), rank, config, run, near)
-    return _removals(same, near, config, rows.references), counts
+    if work.bands:
+        leads = (same.leader == np.arange(total)) & (rows.shingles > 0)
+        counts = _cover(rows, np.flatnonzero(leads), rank, work, near)
+    return _removals(same, near, work.config, rows.references), counts
 
 
 @dataclass(frozen=True)
@@ -193,39 +237,41 @@ class Near:
 
 
 def _cover(
-    rows: Rows,
-    leaders: np.ndarray,
-    rank: Callable[[np.ndarray], np.ndarray],
-    config: DedupConfig,
-    run: Run,
-    found: Near,
+    rows: Rows, leaders: np.ndarray, rank: Callable[[np.ndarray], np.ndarray], work: Work, found: Near
 ) -> dict[str, Any]:
-    """Compare the leaders that share a band, and note the witnesses of those that go."""
-    grouped = lsh.buckets(rows.sketch.keys[leaders], run)
-    meets = (grouped.of_row >= 0).any(axis=0)
-    positions = leaders[meets]
-    order = np.argsort(rank(positions), kind="stable")
-    rows.check_room(8 * int(rows.sketch.shingles[positions].sum(dtype=np.int64)), parse_bytes(config.memory))
-    sets = rows.shingle_sets(positions, config.ngram, run)
-    near = lsh.Buckets(np.ascontiguousarray(grouped.of_row[:, meets]), grouped.sizes)
-    outcome = witness.cover(
-        order,
-        witness.id_ranks(rows.ids[positions]),
-        near,
-        sets,
-        config.threshold,
-        references=int(np.searchsorted(positions, rows.references)),
-        group=None if rows.group is None else rows.group[positions],
-    )
-    goes = outcome.witness >= 0
-    found.witness[positions[goes]] = positions[outcome.witness[goes]]
-    found.score[positions[goes]] = outcome.score[goes]
-    found.matched[positions] = outcome.matched
+    """Compare the leaders that may resemble one another, and note the witnesses of those that go."""
+    threshold, ngram, run = work.config.threshold, work.config.ngram, work.run
+    room = work.budget.room(len(rows.rows)) - rows.held
+    near = graph.components(rows, leaders, threshold, room, work.workers, run)
+    sizes = np.bincount(near.root, minlength=1)
+    chosen = np.flatnonzero(sizes[near.root] > 1)
+    positions, root = leaders[chosen], near.root[chosen]
+    standing = compare.Standing(positions, rank(positions), witness.id_ranks(rows.ids[positions]))
+    weights = 8 * rows.shingles[positions].astype(np.int64) + 12 * rows.keys.width + 8 * BITMAP + compare.ROW
+    batches = graph.deal(root, standing.place, weights, max(room // 2, 1))
+    load = compare.loader(rows, standing, batches, ngram, run, work.spill, room)
+    counts = np.zeros(2, np.int64)
+    for chain_of in batches.chains:
+        if len(chain_of) == 1:
+            outcomes = [compare.cover_batch(load(chain_of[0]), threshold, rows.references)]
+        else:
+            outcomes = compare.cover_chain(chain_of, load, threshold, rows.references, room)
+        for outcome in outcomes:
+            goes = outcome.witness >= 0
+            found.witness[outcome.names[goes]] = outcome.witness[goes]
+            found.score[outcome.names[goes]] = outcome.score[goes]
+            found.matched[outcome.names] = outcome.matched
+            counts += outcome.counts
     return {
-        "rows_that_share_a_band": len(positions),
-        "candidates": outcome.candidates,
-        "verified": outcome.verified,
-        "largest_bucket": int(near.sizes.max(initial=0)),
+        "rows_that_share_a_band": int(np.count_nonzero(near.shares)),
+        "rows_compared": len(positions),
+        "shingles": int(rows.shingles.sum(dtype=np.int64)),
+        "candidates": int(counts[0]),
+        "verified": int(counts[1]),
+        "largest_bucket": near.largest_bucket,
+        "huge_buckets": near.huge_buckets,
+        "largest_component": int(sizes.max(initial=0)),
+        "batches": batches.count,
     }
 
 
@@ -258,8 +304,8 @@ def _decisions(rows: Rows, found: Removals, config: DedupConfig, reference: Data
         {
             "row": rows.rows[gone],
             "record_id": rows.ids[gone],
-            "action": pa.array(np.where(reason == EMPTY, "quarantine", "remove")),
-            "reason": pa.array(np.array(REASONS)[reason]),
+            "action": _named(reason == EMPTY, ("remove", "quarantine")),
+            "reason": _named(reason, REASONS),
             "witness_row": pa.array(rows.rows[witnesses], mask=alone | outside) if len(gone) else None,
             "witness_id": _masked_ids(rows.ids[witnesses], alone) if len(gone) else None,
             "score": pa.array(found.score[gone], mask=alone),
@@ -268,6 +314,11 @@ def _decisions(rows: Rows, found: Removals, config: DedupConfig, reference: Data
             else None,
         }
     )
+
+
+def _named(codes: np.ndarray, names: tuple[str, ...]) -> pa.Array:
+    """The name of each code, as strings."""
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(names)).cast(pa.string())
 
 
 def _details(rows: Rows, found: Removals, gone: np.ndarray, reference: Dataset | None) -> list[str | None]:
@@ -295,30 +346,23 @@ def _masked_ids(ids: np.ndarray, without: np.ndarray) -> np.ndarray:
     return ids
 
 
-def _extra(
-    rows: Rows,
-    found: Removals,
-    config: DedupConfig,
-    bands: Bands | None,
-    scheme: Scheme,
-    counts: dict[str, Any],
-    dataset: Dataset,
-) -> dict[str, Any]:
+def _extra(rows: Rows, found: Removals, work: Work, counts: dict[str, Any], dataset: Dataset) -> dict[str, Any]:
+    config, bands = work.config, work.bands
     by_match = np.bincount(found.match[found.reason > 0], minlength=NEAR + 1)
     extra: dict[str, Any] = {
         "methods": {"exact": int(by_match[EXACT] + by_match[NORMALIZED]), "minhash": int(by_match[NEAR])},
-        "compared_whole": int(np.count_nonzero(rows.sketch.shingles == 0)),
+        "compared_whole": int(np.count_nonzero(rows.shingles == 0)),
         "biggest_keeper": report.biggest_keeper(rows, found),
         "alarms": report.alarms(rows, found, dataset, config.alarm_share),
         "weakest": report.weakest(rows, found),
-        "text_bytes": sum(len(data) for _, data in rows.texts),
-        "bytes_a_row_beside_text": BESIDE_TEXT + 8 * (bands.bands if bands else 0),
+        "text_bytes": rows.texts.bytes,
+        "memory": _memory(work),
     }
     if rows.quality is not None:
         extra["rows_without_quality"] = int(np.isnan(rows.quality[rows.references :]).sum())
     if bands:
         extra["minhash"] = {
-            "scheme": scheme.id,
+            "scheme": work.scheme.id,
             "bands": bands.bands,
             "rows": bands.rows,
             "num_perm": bands.num_perm,
@@ -328,6 +372,14 @@ def _extra(
             **counts,
         }
     return extra
+
+
+def _memory(work: Work) -> dict[str, Any]:
+    """The cap, where it comes from, and what had to lie on the disk."""
+    told: dict[str, Any] = {"spilled_bytes": work.spill.bytes}
+    if isinstance(work.budget, Budget):
+        told = {"cap_bytes": work.budget.cap, "cap_from": work.budget.source, **told}
+    return told
 
 
 def _check(config: DedupConfig) -> Bands | None:
@@ -348,13 +400,3 @@ def _check(config: DedupConfig) -> Bands | None:
     if config.workers is not None and config.workers < 1:
         raise UsageError("at least one worker is needed", seen=config.workers, next="--workers 1")
     return lsh.choose_bands(config.threshold, config.num_perm) if "minhash" in config.method else None
-
-
-def parse_bytes(size: str | None) -> int | None:
-    """A size such as "4GB" or "512MiB" in bytes; None stays None."""
-    if size is None:
-        return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?B?)\s*", size.upper())
-    if not match or match[2] not in _UNITS:
-        raise UsageError("not an amount of memory", seen=size, next="--memory 4GB")
-    return int(float(match[1]) * _UNITS[match[2]])

@@ -53,8 +53,8 @@ def find(rows: Rows, share: float, scheme: Scheme, run: Run) -> Templates:
 
     Candidates come from a sample chosen by content, the counts from all rows.
     """
-    has = np.flatnonzero(rows.sketch.shingles > 0)
-    _, first = np.unique(rows.sketch.sequence[has], return_index=True)  # sorted by a hash: the first are a sample
+    has = np.flatnonzero(rows.shingles > 0)
+    _, first = np.unique(rows.sequence[has], return_index=True)  # sorted by a hash: the first are a sample
     distinct = has[first]
     least = max(LEAST, math.ceil(share * len(distinct)))
     none = Templates(NOTHING, 0, len(distinct), least)
@@ -76,12 +76,12 @@ def find(rows: Rows, share: float, scheme: Scheme, run: Run) -> Templates:
 
 def _count(rows: Rows, positions: np.ndarray, ngram: int, table: np.ndarray, run: Run) -> np.ndarray:
     """In how many of the rows each hash of the table is, int64 by slot."""
-    cuts = np.searchsorted(positions, rows.firsts)
+    cuts = np.searchsorted(positions, rows.texts.firsts)
     weights, lookup = multipliers(ngram), tables()
 
     def of_batch(batch: int) -> np.ndarray:
-        offsets, data = rows.texts[batch]
-        here = positions[cuts[batch] : cuts[batch + 1]] - rows.firsts[batch]
+        offsets, data = rows.texts.load(batch)
+        here = positions[cuts[batch] : cuts[batch + 1]] - rows.texts.firsts[batch]
         counts, lower = _count_batch(offsets, data, here, weights, lookup.ascii, lookup.unicode, table)
         for row in here[lower]:  # a capital sigma
             text = data[offsets[row] : offsets[row + 1]].tobytes().decode("utf-8", "replace").lower()

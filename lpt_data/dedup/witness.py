@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from lpt_data.dedup.lsh import Buckets
+from lpt_data.dedup.lsh import Buckets, plausible
 from lpt_data.dedup.shingles import ShingleSets, intersection
 from manifests.errors import UsageError
 
@@ -35,9 +35,27 @@ class Cover:
 
     witness: np.ndarray  # int64 [n]: the kept row that this one repeats, -1 for a row that stays
     score: np.ndarray  # float64 [n]: true Jaccard similarity to the witness, 0 for a row that stays
-    candidates: int  # pairs that were compared, each once
+    candidates: int  # pairs whose sets were compared, each once
     verified: int  # of them, pairs at or above the threshold
     matched: np.ndarray  # bool [n]: rows of the verified pairs, those that stay included
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Rows 0..n-1 that share buckets, and what `compare` finds out about them: its last fields are written to."""
+
+    names: np.ndarray  # int64 [n]: what a row is called as a witness; below ``references`` for those of a reference
+    place: np.ndarray  # int64 [n]: the place of each row in the declared order
+    ranks: np.ndarray  # int64 [n]: the place of its record id among all, which breaks ties between witnesses
+    group: np.ndarray  # int64 [n]: rows of different groups are no duplicates
+    buckets: Buckets
+    sets: ShingleSets
+    bitmaps: np.ndarray  # uint64 [n, BITMAP], or [0, 0] to do without
+    witness: np.ndarray  # int64 [n]: a name, -1 for none
+    score: np.ndarray  # float64 [n]
+    witness_rank: np.ndarray  # int64 [n]
+    matched: np.ndarray  # bool [n]
+    counts: np.ndarray  # int64 [2]: pairs compared, pairs verified
 
 
 def check_keep(keep: str) -> None:
@@ -89,19 +107,68 @@ def cover(
     *,
     references: int = 0,
     group: np.ndarray | None = None,
+    bitmaps: np.ndarray | None = None,
 ) -> Cover:
     """Decide the rows 0..n-1 of ``buckets`` and ``sets`` in ``order``; ``ranks`` breaks ties between witnesses.
 
     The first ``references`` rows, which must be the first in order, stay whatever they resemble, and are the witness of
-    every row that resembles one of them. Rows of different ``group`` (int64 [n]) are no duplicates.
+    every row that resembles one of them. Rows of different ``group`` (int64 [n]) are no duplicates. ``bitmaps`` (uint64
+    [n, BITMAP]) spare the comparison of sets that cannot reach the threshold; they change no decision.
     """
-    starts = np.zeros(len(buckets.sizes) + 1, np.int64)
-    np.cumsum(buckets.sizes, out=starts[1:])
-    apart = np.zeros(len(order), np.int64) if group is None else group
-    witness, score, counts, matched = _cover(
-        order, ranks, buckets.of_row, starts, sets.starts, sets.ends, sets.values, threshold, references, apart
+    rows = len(order)
+    place = np.empty(rows, np.int64)
+    place[order] = np.arange(rows)
+    contest = Contest(
+        np.arange(rows),
+        place,
+        ranks,
+        np.zeros(rows, np.int64) if group is None else group,
+        buckets,
+        sets,
+        np.zeros((0, 0), np.uint64) if bitmaps is None else bitmaps,
+        np.full(rows, -1, np.int64),
+        np.zeros(rows),
+        np.zeros(rows, np.int64),
+        np.zeros(rows, bool),
+        np.zeros(2, np.int64),
     )
-    return Cover(witness, score, int(counts[0]), int(counts[1]), matched)
+    settle(contest, order, threshold, references)
+    counts = contest.counts.tolist()
+    return Cover(contest.witness, contest.score, counts[0], counts[1], contest.matched)
+
+
+def settle(contest: Contest, order: np.ndarray, threshold: float, references: int) -> None:
+    """Take the rows of ``order`` one after the other: first against the kept rows before each of them, then the
+    removed ones against the kept rows after them.
+    """
+    none = np.zeros(0, np.int64)
+    compare(contest, order, none, threshold, references, grow=True)
+    removed = contest.witness[order] >= 0
+    compare(contest, order[removed], order[~removed], threshold, references, after=True)
+
+
+def compare(
+    contest: Contest,
+    rows: np.ndarray,
+    kept: np.ndarray,
+    threshold: float,
+    references: int,
+    *,
+    grow: bool = False,
+    after: bool = False,
+) -> None:
+    """Compare ``rows`` with the ``kept`` rows of their buckets and note the best witness of each.
+
+    With ``grow``, a row without a witness becomes a kept one for those that come after it; with ``after``, kept rows
+    are looked at by those alone that come before them in the declared order.
+    """
+    starts = np.zeros(len(contest.buckets.sizes) + 1, np.int64)
+    np.cumsum(contest.buckets.sizes, out=starts[1:])
+    _compare(
+        rows, kept, grow, after, contest.names, contest.place, contest.ranks, contest.group, contest.buckets.of_row,
+        starts, contest.sets.starts, contest.sets.ends, contest.sets.values, contest.bitmaps, threshold, references,
+        contest.witness, contest.score, contest.witness_rank, contest.matched, contest.counts,
+    )  # fmt: skip
 
 
 def _id_words(ids: np.ndarray) -> list[np.ndarray]:
@@ -109,74 +176,88 @@ def _id_words(ids: np.ndarray) -> list[np.ndarray]:
 
 
 @njit(nogil=True, cache=True)
-def _score(starts: np.ndarray, ends: np.ndarray, values: np.ndarray, a: int, b: int, threshold: float) -> float:
-    """The similarity of two sets, or -1 as soon as their sizes rule the threshold out."""
-    na = ends[a] - starts[a]
-    nb = ends[b] - starts[b]
-    if min(na, nb) / max(na, nb) < threshold:
-        return -1.0
+def similarity(starts: np.ndarray, ends: np.ndarray, values: np.ndarray, a: int, b: int) -> float:
+    """The true Jaccard similarity of two sets."""
     common = intersection(values[starts[a] : ends[a]], values[starts[b] : ends[b]])
-    return common / (na + nb - common)
+    return common / (ends[a] - starts[a] + ends[b] - starts[b] - common)
 
 
 @njit(nogil=True, cache=True)
-def _cover(
-    order: np.ndarray,
+def sizes_reach(starts: np.ndarray, ends: np.ndarray, a: int, b: int, threshold: float) -> bool:
+    """Whether two sets can reach the threshold by their sizes alone."""
+    na = ends[a] - starts[a]
+    nb = ends[b] - starts[b]
+    return min(na, nb) / max(na, nb) >= threshold
+
+
+@njit(nogil=True, cache=True)
+def _enter(row: int, of_row: np.ndarray, slots: np.ndarray, slot_starts: np.ndarray, filled: np.ndarray) -> None:
+    """Note a kept row in its buckets."""
+    for band in range(of_row.shape[0]):
+        bucket = of_row[band, row]
+        if bucket >= 0:
+            slots[slot_starts[bucket] + filled[bucket]] = row
+            filled[bucket] += 1
+
+
+@njit(nogil=True, cache=True)
+def _compare(
+    rows: np.ndarray,
+    kept: np.ndarray,
+    grow: bool,
+    after: bool,
+    names: np.ndarray,
+    place: np.ndarray,
     ranks: np.ndarray,
+    group: np.ndarray,
     of_row: np.ndarray,
     slot_starts: np.ndarray,
     starts: np.ndarray,
     ends: np.ndarray,
     values: np.ndarray,
+    bitmaps: np.ndarray,
     threshold: float,
     references: int,
-    group: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    rows = len(order)
+    witness: np.ndarray,
+    score: np.ndarray,
+    witness_rank: np.ndarray,
+    matched: np.ndarray,
+    counts: np.ndarray,
+) -> None:
     bands = of_row.shape[0]
     slots = np.empty(slot_starts[-1], np.int32)  # the kept rows of each bucket
     filled = np.zeros(len(slot_starts) - 1, np.int64)
-    seen = np.full(rows, -1, np.int64)
-    place = np.empty(rows, np.int64)
-    witness = np.full(rows, -1, np.int64)
-    score = np.zeros(rows, np.float64)
-    counts = np.zeros(2, np.int64)
-    matched = np.zeros(rows, np.bool_)
-    for later in range(2):  # first against the kept rows before each row; then the removed ones against those after
-        seen[:] = -1
-        for position in range(rows):
-            row = order[position]
-            place[row] = position
-            if later and witness[row] < 0:
+    seen = np.full(len(names), -1, np.int64)
+    for row in kept:
+        _enter(row, of_row, slots, slot_starts, filled)
+    for row in rows:
+        for band in range(bands if names[row] >= references else 0):
+            bucket = of_row[band, row]
+            if bucket < 0:
                 continue
-            for band in range(bands if row >= references else 0):
-                bucket = of_row[band, row]
-                if bucket < 0:
+            for slot in range(slot_starts[bucket], slot_starts[bucket] + filled[bucket]):
+                other = slots[slot]
+                if seen[other] == row or (after and place[other] < place[row]):
                     continue
-                for slot in range(slot_starts[bucket], slot_starts[bucket] + filled[bucket]):
-                    other = slots[slot]
-                    if seen[other] == row or (later and place[other] < position):
-                        continue
-                    seen[other] = row
-                    if group[other] != group[row]:
-                        continue
-                    found = _score(starts, ends, values, row, other, threshold)
-                    counts[0] += 1
-                    if found < threshold:
-                        continue
-                    counts[1] += 1
-                    matched[row] = True
-                    matched[other] = True
-                    best = found > score[row] or (found == score[row] and ranks[other] < ranks[witness[row]])
-                    if (other < references) != (witness[row] < references):
-                        best = other < references
-                    if witness[row] < 0 or best:
-                        witness[row] = other
-                        score[row] = found
-            if not later and witness[row] < 0:
-                for band in range(bands):
-                    bucket = of_row[band, row]
-                    if bucket >= 0:
-                        slots[slot_starts[bucket] + filled[bucket]] = row
-                        filled[bucket] += 1
-    return witness, score, counts, matched
+                seen[other] = row
+                if group[other] != group[row] or not sizes_reach(starts, ends, row, other, threshold):
+                    continue
+                both = ends[row] - starts[row] + ends[other] - starts[other]
+                if len(bitmaps) and not plausible(bitmaps[row], bitmaps[other], both, threshold):
+                    continue
+                found = similarity(starts, ends, values, row, other)
+                counts[0] += 1
+                if found < threshold:
+                    continue
+                counts[1] += 1
+                matched[row] = True
+                matched[other] = True
+                best = found > score[row] or (found == score[row] and ranks[other] < witness_rank[row])
+                if (names[other] < references) != (witness[row] < references):
+                    best = names[other] < references
+                if witness[row] < 0 or best:
+                    witness[row] = names[other]
+                    witness_rank[row] = ranks[other]
+                    score[row] = found
+        if grow and witness[row] < 0:
+            _enter(row, of_row, slots, slot_starts, filled)

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from train_cases import chat, chats
-from transformers import MambaConfig, MambaForCausalLM
+from train_cases import chat
 
-from lpt_train.models import load_model
-from lpt_train.packing import (
-    Row,
-    best_fit_decreasing,
-    check_isolation,
-    collate,
-    fit,
-    forward_inputs,
-    render_rows,
-    units_at,
-)
+from lpt_train.packing import best_fit_decreasing, fit, render_rows, units_at
 from lpt_train.render import Encoded
 from manifests.errors import LptError, RecordError, RefusedError
-
-
-def row(index: int, *ids: int) -> Row:
-    return Row(index, np.array(ids, np.int32), np.ones(len(ids), np.uint8))
 
 
 def test_best_fit_by_hand():
@@ -46,48 +29,6 @@ def test_every_row_is_in_one_bin_within_the_budget(lengths):
 def test_a_row_over_the_budget_is_an_error():
     with pytest.raises(LptError, match="does not fit"):
         best_fit_decreasing([11], 10)
-
-
-def test_collate_by_hand():
-    batch = collate([[row(0, 1, 2, 3), row(1, 4, 5)], [row(2, 6, 7)]], pad_id=9)
-    assert batch.input_ids_B_T.tolist() == [[1, 2, 3, 4, 5], [6, 7, 9, 9, 9]]
-    assert batch.position_ids_B_T.tolist() == [[0, 1, 2, 0, 1], [0, 1, 0, 0, 0]]
-    assert batch.sequence_ids_B_T.tolist() == [[1, 1, 1, 2, 2], [1, 1, 0, 0, 0]]
-    # The first token of each row has no context of its own, wherever it stands.
-    assert batch.loss_mask_B_T.tolist() == [[0, 1, 1, 0, 1], [0, 1, 0, 0, 0]]
-    assert batch.tokens == 7
-    assert batch.supervised == 4
-    attends = batch.attention_mask()[0, 0].int().tolist()
-    assert attends == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_packed_logits_are_the_logits_alone(tiny, renderer, attention):
-    model = load_model(str(tiny))
-    model.set_attn_implementation(attention)
-    rows = render_rows(chats(5), renderer, max_length=512).rows
-    batch = collate([rows[:3], rows[3:]], pad_id=0)  # two lines of different length, so one ends in padding
-    with torch.no_grad():
-        packed = model(**forward_inputs(batch, model)).logits
-        for line, members in enumerate((rows[:3], rows[3:])):
-            start = 0
-            for member in members:
-                alone = model(input_ids=torch.from_numpy(member.ids)[None].long()).logits[0]
-                end = start + len(member.ids)
-                torch.testing.assert_close(packed[line, start:end], alone, atol=1e-5, rtol=0)
-                start = end
-    assert bool(torch.isfinite(packed).all())
-
-
-def test_isolation_is_checked_on_the_model_itself(tiny):
-    check_isolation(load_model(str(tiny)), 1024)
-    recurrent = MambaForCausalLM(MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
-
-    # A recurrent layer has no attention mask to isolate by: drop the arguments it does not know.
-    forward = recurrent.backbone.forward
-    recurrent.backbone.forward = lambda input_ids, **_: forward(input_ids=input_ids, use_cache=False)
-    with pytest.raises(RefusedError, match="not isolated"):
-        check_isolation(recurrent, 1024)
 
 
 def test_long_rows_are_dropped_with_a_count_by_default(renderer):

@@ -79,3 +79,15 @@ def admit_by_hand(
 
     admitted = catalog.get(catalog.admit_version(name, build))
     return f"{name}@{admitted['version']}"
+
+
+def preferences(count: int) -> list[dict]:
+    """Pairs that differ in their answer: the chosen one repeats the question's number, the rejected one does not."""
+    return [
+        {
+            "prompt": [{"role": "user", "content": f"say {n}"}],
+            "chosen": [{"role": "assistant", "content": f"it is {n}"}],
+            "rejected": [{"role": "assistant", "content": "no idea" + " at all" * (n % 3)}],
+        }
+        for n in range(count)
+    ]

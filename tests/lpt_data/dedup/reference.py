@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,8 @@ from lpt_data.dataset import TextBatch
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import REASONS
 from lpt_data.dedup.rows import read, threads
-from lpt_data.dedup.stage import _check, find
+from lpt_data.dedup.spill import Spill
+from lpt_data.dedup.stage import Work, _check, find
 
 Outcome = dict[int, tuple[str, int, float]]  # input row -> reason, witness row (-1: none), score
 
@@ -45,18 +47,38 @@ def batches(texts: Sequence[str], size: int) -> list[TextBatch]:
     ]
 
 
-def dedup(texts: Sequence[str], config: DedupConfig | None = None, size: int = 7) -> Outcome:
+@dataclass(frozen=True)
+class Small:
+    """A budget without books: so many bytes for texts, signatures and shingle sets, whatever the rows."""
+
+    bytes: int
+
+    def room(self, rows: int, *, at_least: bool = False) -> int:
+        return self.bytes
+
+
+def dedup(texts: Sequence[str], config: DedupConfig | None = None, size: int = 7, room: int = 1 << 40) -> Outcome:
+    return dedup_and_counts(texts, config, size, room)[0]
+
+
+def dedup_and_counts(
+    texts: Sequence[str], config: DedupConfig | None = None, size: int = 7, room: int = 1 << 40
+) -> tuple[Outcome, dict]:
     config = config or DedupConfig(workers=1)
     bands = _check(config)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     run, close = threads(config.workers)
-    rows = read(batches(texts, size), scheme, bands, run)
-    found, _ = find(rows, config, bands, run)
+    with Spill() as spill:
+        work = Work(config, bands, scheme, run, spill, Small(room))
+        rows = read(batches(texts, size), scheme, bands, run, spill=spill, budget=work.budget)
+        found, counts = find(rows, work)
+        counts["spilled"] = spill.bytes
     close()
-    return {
+    outcome = {
         int(i): (REASONS[found.reason[i]], int(found.witness[i]), float(found.score[i]))
         for i in np.flatnonzero(found.reason)
     }
+    return outcome, counts
 
 
 def survivors(texts: Sequence[str], outcome: Outcome) -> list[str]:

@@ -16,7 +16,7 @@ from reference import dedup, jaccard, survivors
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
 from lpt_data.dedup import decide
-from lpt_data.dedup.stage import parse_bytes
+from lpt_data.dedup.memory import parse_bytes
 from lpt_data.progress import silent
 from manifests import decisions
 from manifests.errors import BadInputError, UsageError
@@ -214,16 +214,6 @@ def test_memory_that_is_not_enough_is_said(tmp_path: Path) -> None:
     dataset = write(tmp_path / "in.jsonl", ["some words that take room " * 20] * 50)
     with pytest.raises(BadInputError, match="memory"):
         decide(dataset, DedupConfig(memory="10KB", workers=1), silent)
-
-
-def test_shingle_sets_count_as_memory(tmp_path: Path) -> None:
-    words = " ".join(f"w{i}" for i in range(400))
-    dataset = write(
-        tmp_path / "in.jsonl", [f"{words} n{i}" for i in range(50)]
-    )  # 50 * (2.1 KB + 212 B), sets 50 * 3.2 KB
-    with pytest.raises(BadInputError, match="memory"):
-        decide(dataset, DedupConfig(memory="200KB", workers=1), silent)
-    assert len(decide(dataset, DedupConfig(memory="400KB", workers=1), silent).decisions) == 49
 
 
 @pytest.mark.parametrize(("size", "expected"), [(None, None), ("4GB", 4 * 10**9), ("1.5 MiB", 1572864), ("100", 100)])

@@ -1,0 +1,134 @@
+"""How much memory a deduplication may take, and what is given up first.
+
+The cap is on the whole process as the outside clock sees it (peak resident size): what Python, Arrow and the kernels
+held when the stage began counts. Of what is left, the *books* (numbers of every row that must be at hand, `BOOKS`
+bytes each) come first; texts, signatures and shingle sets have the rest and lie in the spill file when that is not
+enough. Pages of files are never mapped, so none of them count.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from manifests.errors import BadInputError, UsageError
+
+SHARE = 0.6  # of the memory that is available, unless told otherwise
+RESERVE = 96 << 20  # reader and writer buffers, Arrow's pool, kernels as they are loaded
+BOOKS = 300  # bytes a row beside text, signature and shingles, at the stage's widest point (measured)
+LEAST_WORK = 16 << 20  # bytes without which spilling would be all that is done
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A cap on the process and what it held at the start, both in bytes; `room` is what a stage may add to that."""
+
+    cap: int
+    source: str  # where the cap comes from, for the report
+    resident: int
+
+    def room(self, rows: int, *, at_least: bool = False) -> int:
+        """Bytes for texts, signatures and shingle sets beside the books of ``rows`` rows.
+
+        Raises BadInputError with the cap that is needed when nearly nothing is left.
+        """
+        free = self.cap - self.resident - RESERVE - rows * BOOKS
+        if free < LEAST_WORK:
+            needed = self.needed(rows)
+            raise BadInputError(
+                "the memory that was given is not enough even with everything spilled",
+                seen=f"{shown(self.cap)} ({self.source}) for {'at least ' if at_least else ''}{rows:,} rows; the "
+                f"program itself holds {shown(self.resident)}, the books of a row {BOOKS} bytes",
+                next=f"--memory {-(-needed // 10**7)}0MB or more, or fewer rows at a time",
+            )
+        return free
+
+    def needed(self, rows: int) -> int:
+        """A cap that is enough for so many rows, in bytes: a little more than the least, as the program varies."""
+        return self.resident + RESERVE + rows * BOOKS * 10 // 9 + 3 * LEAST_WORK
+
+
+def budget(memory: str | None) -> Budget:
+    """The cap asked for, or SHARE of the memory that is available; UsageError for a size that makes no sense."""
+    asked, resident = parse_bytes(memory), resident_bytes()
+    if asked is not None:
+        return Budget(asked, "--memory", resident)
+    return Budget(int(SHARE * available_bytes()), f"{SHARE:.0%} of the memory available", resident)
+
+
+def parse_bytes(size: str | None) -> int | None:
+    """A size such as "4GB" or "512MiB" in bytes; None stays None."""
+    if size is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?B?)\s*", size.upper())
+    if not match or match[2] not in _UNITS:
+        raise UsageError("not an amount of memory", seen=size, next="--memory 4GB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def shown(amount: float) -> str:
+    """An amount of bytes for people: 3.2 GB, 240 MB, 12 KB."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if amount >= size:
+            return f"{amount / size:.{1 if unit == 'GB' else 0}f} {unit}"
+    return f"{amount:.0f} bytes"
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory now; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def available_bytes(root: Path = _CGROUPS, proc: Path = Path("/proc")) -> int:
+    """The memory that may still be used, in bytes: what the machine has free, or what its cgroups leave of it."""
+    free = [_machine(proc)]
+    try:
+        groups = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        groups = []
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            free += _left(root, path, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            free += _left(root / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+    return min(free)
+
+
+def _machine(proc: Path) -> int:
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text())
+    except OSError:
+        found = None
+    if found:
+        return int(found[1]) * 1024
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (ValueError, OSError):
+        return sys.maxsize
+
+
+def _left(root: Path, path: str, limit: str, usage: str) -> list[int]:
+    """What each cgroup from the process's own up to the root leaves; caches of files do not count as used there."""
+    left = []
+    folder = root / path.lstrip("/")
+    for place in (folder, *folder.parents):
+        if not place.is_relative_to(root):
+            break
+        try:
+            most = (place / limit).read_text().strip()
+            used = int((place / usage).read_text())
+            cached = re.search(r"^(?:total_)?inactive_file (\d+)$", (place / "memory.stat").read_text(), re.M)
+        except (OSError, ValueError):
+            continue
+        if most != "max" and int(most) < 2**60:
+            left.append(max(int(most) - used + (int(cached[1]) if cached else 0), 0))
+    return left

@@ -1,0 +1,83 @@
+"""The file that takes what does not fit in memory: no name, so nothing is left of it however the process ends.
+
+The file is unlinked as it is made. The kernel frees its space with the last handle, after success, error and kill -9
+alike; there is nothing for a next run to find. Reads copy into fresh arrays, for pages of a mapped file would count as
+memory of the process.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from manifests.files import cannot_write
+
+_PIECE = 1 << 30  # bytes of one system call
+
+
+class Spill:
+    """A nameless file in a folder, made at the first byte. Appending is for one thread at a time, reading for any."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = Path(tempfile.gettempdir() if folder is None else folder)
+        self.bytes = 0  # written so far
+        self._file: IO[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def append(self, arrays: Iterable[np.ndarray]) -> int:
+        """Write arrays one after the other and return where the first begins; BadInputError when the disk is full."""
+        with self._lock:
+            start = at = self.bytes
+            try:
+                if self._file is None:
+                    self._file = tempfile.TemporaryFile(dir=self.folder, prefix=".tmp-", buffering=0)  # noqa: SIM115
+                for array in arrays:
+                    rest = _bytes_of(np.ascontiguousarray(array))
+                    while rest:
+                        done = os.pwrite(self._file.fileno(), rest[:_PIECE], at)
+                        rest, at = rest[done:], at + done
+            except OSError as error:
+                raise cannot_write(f"the spill file in {self.folder}", error) from error
+            self.bytes = at
+            return start
+
+    def read(self, start: int, dtype: np.dtype | type, count: int) -> np.ndarray:
+        """Read ``count`` values from byte ``start`` on."""
+        values = np.empty(count, dtype)
+        if count:
+            self.read_into(start, values)
+        return values
+
+    def read_into(self, start: int, values: np.ndarray) -> None:
+        """Fill a contiguous array with what was written from byte ``start`` on."""
+        assert self._file is not None
+        rest = _bytes_of(values)
+        while rest:
+            try:
+                done = os.preadv(self._file.fileno(), [rest[:_PIECE]], start)
+            except OSError as error:
+                raise cannot_write(f"the spill file in {self.folder}", error) from error
+            if not done:
+                raise EOFError(f"the spill file ends at byte {start}")
+            rest, start = rest[done:], start + done
+
+    def close(self) -> None:
+        """Give the space back."""
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Spill:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    return memoryview(array.data).cast("B") if array.size else memoryview(b"")

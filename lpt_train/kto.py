@@ -1,0 +1,239 @@
+"""KTO: single completions marked good or bad, against an estimate of the distance to the reference. The whole loop.
+
+The reference is the model as the run starts from it; its log-probs, of the completions and of the mismatched rows that
+the estimate is taken from, are computed once before the first update.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peft import PeftModel
+
+from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.admitted import AdmittedSplit, check_tokenizer, check_trains, split_notes
+from lpt_train.checkpoint import save_checkpoint
+from lpt_train.config import to_mapping
+from lpt_train.config_kto import KTOConfig
+from lpt_train.flat import FlatBatch
+from lpt_train.heads import check_head
+from lpt_train.losses.kto import kl_estimate, kto
+from lpt_train.micro_batch import Extras, MicroBatch, row_sums
+from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.packing import Row, epoch_order, units_at
+from lpt_train.proof import Proof
+from lpt_train.render import Renderer
+from lpt_train.render_pairs import Completion, mismatched, render_completions
+from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
+from lpt_train.schedule import multiplier
+from lpt_train.sft import batched, dropped_notes, whole_steps
+from manifests.catalog import Catalog
+from manifests.digests import tokenized_id
+
+
+def train(
+    config: KTOConfig,
+    *,
+    split: AdmittedSplit,
+    out: Path | str,
+    catalog: Catalog | None = None,
+    progress: Progress | None = None,
+    resume: bool = False,
+) -> RunResult:
+    """Train `config.model` on an admitted split of pairs or marked completions and return the run.
+
+    Raises `RefusedError` for a split of another contract or tokenizer, for a class without completions and for a resume
+    with another split or options, and `LptError` when the loss or a gradient is not finite.
+    """
+    out, opt, options = Path(out), config.optim, config.run
+    check_trains(split, "kto")
+    place = placement(options.device, options.dtype)
+    source = resolve(config.model, out, seed=options.seed)
+    tokenizer = load_tokenizer(source)
+    renderer = Renderer(tokenizer, max_length=config.max_length)
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
+    rendered = render_completions(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
+    completions, size = rendered.completions, config.per_device_train_batch_size
+    others = mismatched(completions, epoch_order(len(completions), options.seed, 0), config.max_length)
+    seed_everything(options.seed)  # before the adapter draws its first values
+    model = load_for_training(source, config.lora, place)
+    check_vocabulary(model, tokenizer)
+    check_head(model)
+    run_micro_batch = _micro_batch(model, place, config, [c.row for c in completions], others, pad_id(tokenizer))
+    optimizer, trained = adamw(model, opt), trainable(model)
+    proof = Proof(model)
+
+    rows_a_step = size * config.gradient_accumulation_steps
+    rows_in_all = math.ceil(len(completions) * options.num_train_epochs)
+    if options.max_steps > 0:
+        rows_in_all = options.max_steps * rows_a_step
+    total = math.ceil(rows_in_all / rows_a_step)
+    run = Run.create(
+        out, "kto", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
+        tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+        tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
+    )  # fmt: skip
+    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, None)
+    run.notes += run_micro_batch.notes + _balance_notes(completions, config)
+    needed = sorted(set(units_at(0, rows_in_all, units=len(completions), seed=options.seed)))
+    reference = _reference(run_micro_batch, [c.row for c in completions], needed, size)
+    reference_of_others = _reference(run_micro_batch, others, needed, size)
+    start = 0
+    check = partial(whole_steps, rows_a_step=rows_a_step, total=total)
+    if resume and (back := run.take_up(model, optimizer, check=check)) is not None:
+        start = back.step
+        proof.restore(back.extra["proof"])
+
+    speed = Speed(start, total)
+    done = start
+    with run.guarded(proof) as stop:
+        for step in range(start, total):
+            first = step * rows_a_step
+            taken = units_at(first, min(rows_a_step, rows_in_all - first), units=len(completions), seed=options.seed)
+            rate = opt.learning_rate * multiplier(
+                step, total_steps=total, warmup_steps=opt.warmup_steps, kind=opt.lr_scheduler_type
+            )
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
+            apart = [run_micro_batch.row_logprobs([others[i] for i in part]) for part in batched(taken, size)]
+            ratio = torch.cat(apart).float().cpu() - torch.from_numpy(reference_of_others[taken])
+            point = kl_estimate(ratio)  # one for the whole step, however it is cut
+            parts = []
+            for part in batched(taken, size):
+                extras = _extras([completions[i] for i in part], reference[part], size, 1 / len(taken), point)
+                parts.append(run_micro_batch([completions[i].row for i in part], extras))
+            sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
+            limit = opt.max_grad_norm or math.inf
+            grad_norm = float(torch.nn.utils.clip_grad_norm_(trained, limit))
+            run.require_finite(step + 1, loss=sums["loss"], grad_norm=grad_norm)
+            optimizer.step()
+            run_micro_batch.zero_grad()
+            proof.observe(grad_norm)
+
+            done = step + 1
+            tokens = sum(len(completions[i].row.ids) + len(others[i].ids) for i in taken)
+            metrics = _class_means(sums) | {
+                "kl": float(point), "grad_norm": grad_norm, "learning_rate": rate, "tokens": tokens,
+                "epoch": min(first + rows_a_step, rows_in_all) / len(completions), **speed.step(done, tokens),
+            }  # fmt: skip
+            last = done == total or bool(stop)
+            if last or step == start or done % options.logging_steps == 0:
+                run.log(done, metrics)
+            if progress is not None:
+                progress(done, total, metrics)
+            last = last or bool(stop)  # asked for since the line above was drawn
+            if last or (options.save_steps and done % options.save_steps == 0):
+                save_checkpoint(
+                    run.checkpoints, step=done, model=model, optimizer=optimizer, provenance=run.provenance,
+                    cursor={"place": min(done * rows_a_step, rows_in_all), "units": len(completions)},
+                    config=to_mapping(config), extra={"proof": proof.state()}, tokenizer=tokenizer,
+                    keep_last=options.save_total_limit,
+                )  # fmt: skip
+            if last:
+                break
+    return run.finish(
+        "done" if done >= total else "stopped", steps=done, proof=proof.finish(),
+        failures=[f"stopped by {stop.signal}"] if done < total else [], tokens_per_second=speed.tokens_per_second,
+        extra={"data": rendered.to_json(), **parameter_report(model), "execution": run_micro_batch.way},
+    )  # fmt: skip
+
+
+def _objective(config: KTOConfig) -> Any:
+    def objective(
+        logp_N: torch.Tensor, batch: FlatBatch, extras: Extras
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        weight_S, good_S = extras["weight_S"], extras["desirable_S"] > 0
+        sums_S = torch.nn.functional.pad(row_sums(logp_N, batch), (0, len(weight_S)))[: len(weight_S)]
+        ratio_S = sums_S - extras["reference_S"]
+        loss_S = kto(
+            ratio_S, good_S, extras["point"], beta=config.beta, desirable_weight=config.desirable_weight,
+            undesirable_weight=config.undesirable_weight,
+        )  # fmt: skip
+        reward_S, real_S = config.beta * ratio_S.detach(), weight_S > 0
+        report = {
+            "good": (good_S & real_S).float().sum(), "bad": (~good_S & real_S).float().sum(),
+            "good_reward": reward_S[None] @ (good_S & real_S).float()[:, None],
+            "bad_reward": reward_S[None] @ (~good_S & real_S).float()[:, None],
+        }  # fmt: skip
+        return (weight_S * loss_S).sum(), {name: value.reshape(()) for name, value in report.items()}
+
+    return objective
+
+
+def _class_means(sums: dict[str, float]) -> dict[str, float]:
+    """Sums over a step as means over the completions of each class; a class that a step has none of is left out."""
+    found = {"loss": sums["loss"]}
+    if sums["good"]:
+        found["rewards/chosen"] = sums["good_reward"] / sums["good"]
+    if sums["bad"]:
+        found["rewards/rejected"] = sums["bad_reward"] / sums["bad"]
+    if sums["good"] and sums["bad"]:
+        found["rewards/margins"] = found["rewards/chosen"] - found["rewards/rejected"]
+    return found
+
+
+def _extras(
+    completions: Sequence[Completion], reference: np.ndarray, size: int, weight: float, point: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """What the objective needs of the rows of a micro-batch, filled up to `size` rows of weight 0."""
+    weight_S, good_S, reference_S = torch.zeros(3, size)
+    weight_S[: len(completions)] = weight
+    good_S[: len(completions)] = torch.tensor([float(completion.desirable) for completion in completions])
+    reference_S[: len(completions)] = torch.from_numpy(reference)
+    return {"weight_S": weight_S, "desirable_S": good_S, "reference_S": reference_S, "point": point}
+
+
+def _reference(run_micro_batch: MicroBatch, rows: Sequence[Row], needed: Sequence[int], size: int) -> np.ndarray:
+    """Summed log-probs of the rows under the model as it is before the first update, float32 [rows]."""
+    found = np.zeros(len(rows), np.float32)
+    model = run_micro_batch.model
+    without_adapter = model.disable_adapter() if isinstance(model, PeftModel) else contextlib.nullcontext()
+    was_training = model.training
+    model.eval()
+    with without_adapter:
+        for part in batched(needed, size):
+            found[list(part)] = run_micro_batch.row_logprobs([rows[i] for i in part], "reference").float().cpu().numpy()
+    model.train(was_training)
+    return found
+
+
+def _balance_notes(completions: Sequence[Completion], config: KTOConfig) -> list[str]:
+    good = sum(completion.desirable for completion in completions)
+    share = config.desirable_weight * good / max(1e-9, config.undesirable_weight * (len(completions) - good))
+    if 3 / 4 <= share <= 4 / 3:
+        return []
+    return [
+        f"{good} good and {len(completions) - good} bad completions weigh {share:.2f} to 1; the paper keeps it within "
+        "3:4 and 4:3 by desirable_weight and undesirable_weight"
+    ]
+
+
+def _micro_batch(
+    model: torch.nn.Module,
+    place: Placement,
+    config: KTOConfig,
+    rows: Sequence[Row],
+    others: Sequence[Row],
+    padding: int,
+) -> MicroBatch:
+    size = config.per_device_train_batch_size
+    most = max(sum(sorted((len(row.ids) for row in part), reverse=True)[:size]) for part in (rows, others))
+    return MicroBatch(
+        model, place, _objective(config), execution=config.execution, longest=config.max_length, pad_id=padding,
+        most_tokens=most, most_rows=size, chunk=config.logits_chunk,
+    )  # fmt: skip
+
+
+def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: KTOConfig) -> str:
+    return tokenized_id({
+        "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
+        "max_length": config.max_length, "truncation": config.truncation, "packing": False, "mask": "completions",
+    })  # fmt: skip

@@ -1,0 +1,283 @@
+"""Forward and backward of a micro-batch, by the fastest way that its model and device allow.
+
+    graph     the layers compiled, forward and backward recorded once for each shape and replayed as one CUDA graph
+    compiled  the layers compiled
+    eager     rows end to end through the model as it is
+    rows      each row through the model alone: for layers that carry state from one row into the next
+
+All give the same losses and gradients up to rounding. `auto` is `graph` on CUDA in bfloat16 and `eager` elsewhere; what
+the model does not take falls to the next way down, and `notes` says so. Asked for by name, a way that fails raises.
+
+A step of a small model is bound by the launches of its thousands of kernels, not by arithmetic: replaying a recording
+leaves one launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lpt_train.adapters import trainable
+from lpt_train.flat import FlatBatch, Shape, flatten
+from lpt_train.heads import causal_model, decoder, head_logprobs
+from lpt_train.models import Placement
+from lpt_train.packing import Row
+from lpt_train.varlen import NAME
+from manifests.errors import LptError, RefusedError
+
+WAYS = ("graph", "compiled", "eager", "rows")
+Extras = Mapping[str, torch.Tensor]
+# (log-probs [N], batch, extras) -> the scalar to go backward from, and tensors to report.
+Objective = Callable[[torch.Tensor, FlatBatch, Extras], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+
+Work = Callable[[FlatBatch, Extras], dict[str, torch.Tensor]]
+
+
+class MicroBatch:
+    """Runs micro-batches of one model: call it with rows, and gradients are added to the parameters'."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        place: Placement,
+        objective: Objective,
+        *,
+        execution: str,
+        longest: int,
+        most_tokens: int,
+        most_rows: int,
+        pad_id: int,
+        chunk: int = 1024,
+    ) -> None:
+        self.model, self.place, self.objective, self.pad_id, self.chunk = model, place, objective, pad_id, chunk
+        self.notes: list[str] = []
+        self._plain = Shape(longest)
+        self._filled = Shape.of(longest, most_tokens, most_rows, chunk)
+        self._parameters = trainable(model)  # walking through the modules takes longer than a replay
+        self._recorded: dict[Any, Work] = {}
+        self._warm: set[Any] = set()  # shapes that have run once, so that they are compiled
+        self._pool: Any = None
+        self._asked = execution
+        self.way = self._choose(execution)
+
+    def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
+        """Add the gradients of these rows; return `loss` and what the objective reports, detached, on the device."""
+        return self._run("train", self._forward_backward, rows, extras)
+
+    @torch.no_grad()
+    def row_logprobs(self, rows: Sequence[Row], policy: str = "policy") -> torch.Tensor:
+        """Summed log-probs of the targets of each row, float32 [rows], without gradients.
+
+        `policy` names the state that the model is in (the adapter on or off): each has a recording of its own.
+        """
+        return self._run(policy, self._scored, rows, {})["sums"][: len(rows)]
+
+    def _scored(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
+        with self.place.autocast():
+            return {"sums": row_sums(self._logprobs(batch), batch)}
+
+    def _run(self, name: str, work: Work, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
+        fixed = self.way in ("graph", "compiled")
+        batch = flatten(rows, self.pad_id, self._filled if fixed else self._plain).to(self.place.device)
+        extras = {key: tensor.to(self.place.device) for key, tensor in extras.items()}
+        if self.way != "graph":
+            return work(batch, extras)
+        key = (name, *(tensor.shape for tensor in (*batch.tensors().values(), *extras.values())))
+        if key not in self._recorded:
+            try:
+                if key not in self._warm:
+                    self._warm_up(work, batch, extras)
+                    self._warm.add(key)
+                self._recorded[key] = self._record(work, batch, extras)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # what the compiler or a recording does not take
+                if self._asked != "auto" or self._warm:
+                    raise
+                self._give_up_compiling(_in_one_line(error))
+                return self._run(name, work, rows, extras)
+        return self._recorded[key](batch, extras)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients; a recording goes on to write into the same memory."""
+        if self.way == "graph":
+            torch._foreach_zero_(self._gradients())
+        else:
+            for parameter in self._parameters:
+                parameter.grad = None
+
+    @torch.no_grad()
+    def logprobs(self, rows: Sequence[Row]) -> tuple[torch.Tensor, FlatBatch]:
+        """Log-probs [N] of the targets of rows, without gradients, filler or compilation."""
+        batch = flatten(rows, self.pad_id, self._plain).to(self.place.device)
+        with torch.compiler.set_stance("force_eager"), self.place.autocast():
+            return self._logprobs(batch), batch
+
+    @torch.no_grad()
+    def _hidden_of(self, rows: Sequence[Row]) -> torch.Tensor:
+        with self.place.autocast():
+            return self._hidden(flatten(rows, self.pad_id, self._plain).to(self.place.device)).float()
+
+    def _logprobs(self, batch: FlatBatch) -> torch.Tensor:
+        hidden_T_H = self._hidden(batch)
+        return head_logprobs(
+            self.model, hidden_T_H[batch.predict_N], batch.targets_N, 1.0, self.chunk, False,
+            compiled=self.way in ("graph", "compiled"),
+        )[0]  # fmt: skip
+
+    def _hidden(self, batch: FlatBatch) -> torch.Tensor:
+        body, ids, positions = decoder(self.model), batch.input_ids_1_T, batch.position_ids_1_T
+        if self.way == "rows":
+            ends = batch.cu_seqlens.tolist()
+            parts = [
+                body(input_ids=ids[:, a:b], position_ids=positions[:, a:b], use_cache=False).last_hidden_state[0]
+                for a, b in zip(ends[:-1], ends[1:], strict=True)
+                if a < b
+            ]
+            return torch.cat(parts)
+        return body(
+            input_ids=ids, position_ids=positions, attention_mask=None, use_cache=False, cu_seqlens=batch.cu_seqlens,
+            longest=batch.longest,
+        ).last_hidden_state[0]  # fmt: skip
+
+    def _forward_backward(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
+        with self.place.autocast():
+            logp_N = self._logprobs(batch)
+        loss, report = self.objective(logp_N, batch, extras)
+        loss.backward()
+        return {"loss": loss.detach(), **{name: value.detach() for name, value in report.items()}}
+
+    def _gradients(self) -> list[torch.Tensor]:
+        """The gradients, made once: a recording adds to the memory that it found."""
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+
+    def _warm_up(self, work: Work, batch: FlatBatch, extras: Extras) -> None:
+        """Compile what a new shape needs; the gradients that are there already stay as they are.
+
+        Recordings hold memory of their own. They are dropped first and made again when their shapes come back, so that
+        a warm-up never needs its memory beside theirs.
+        """
+        self._recorded.clear()
+        self._pool = None
+        torch.cuda.empty_cache()
+        gradients = self._gradients()
+        before = [gradient.clone() for gradient in gradients]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                work(batch, extras)
+        torch.cuda.current_stream().wait_stream(side)
+        torch._foreach_copy_(gradients, before)
+        torch.cuda.empty_cache()
+
+    def _record(self, work: Work, batch: FlatBatch, extras: Extras) -> Work:
+        """Record the work of one shape."""
+        still = {name: tensor.clone() for name, tensor in batch.tensors().items()}
+        still_extras = {name: tensor.clone() for name, tensor in extras.items()}
+        still_batch = batch.with_tensors(still)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            outcome = work(still_batch, still_extras)
+        self._pool = self._pool or graph.pool()
+
+        def replay(batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
+            for name, tensor in batch.tensors().items():
+                still[name].copy_(tensor)
+            for name, tensor in extras.items():
+                still_extras[name].copy_(tensor)
+            graph.replay()
+            return {name: value.clone() for name, value in outcome.items()}  # the next replay writes over them
+
+        return replay
+
+    def _give_up_compiling(self, problem: str) -> None:
+        self.way = "eager"
+        self.notes.append(f"execution=graph does not fit this model ({problem}); eager is used")
+        for layer in _layers(self.model) or ():
+            layer._compiled_call_impl = None
+        for parameter in self._parameters:
+            parameter.grad = None  # the first micro-batch of the run: nothing is lost
+
+    def _choose(self, execution: str) -> str:
+        if execution == "rows":
+            return "rows"
+        asked = execution
+        if execution == "auto":
+            fast = self.place.device.type == "cuda" and self.place.dtype is torch.bfloat16
+            execution = "graph" if fast and not _draws(self.model) else "eager"
+        for way in WAYS[WAYS.index(execution) :]:
+            problem = self._problem(way)
+            if problem is None:
+                return way
+            if asked == way:
+                raise RefusedError(f"this model does not run with execution={way}", seen=problem, next="execution=auto")
+            self.notes.append(f"execution={way} does not fit this model ({problem}); the next way down is used")
+        raise LptError("no way to run the model was found", seen=execution)
+
+    def _problem(self, way: str) -> str | None:
+        """Why a way does not fit, found by two short rows against each of them alone; None when it does."""
+        if way in ("graph", "compiled") and self.place.device.type != "cuda":
+            return "no CUDA device"
+        if way == "graph" and _draws(self.model):
+            return "its dropout draws random numbers"
+        causal = causal_model(self.model)
+        own = getattr(causal.config, "_attn_implementation", "sdpa")
+        rows = [Row(n, torch.arange(n, n + 5).int().numpy(), torch.ones(5).byte().numpy()) for n in (1, 3)]
+        was_training = self.model.training
+        self.model.eval()
+        self.way = "rows"
+        try:
+            alone_T_H = self._hidden_of(rows)
+            if way != "rows":
+                causal.set_attn_implementation(NAME)
+                if getattr(causal.config, "_attn_implementation", None) != NAME:
+                    raise RefusedError("its attention cannot be exchanged")
+                self.way = "eager"
+                gap = float((self._hidden_of(rows) - alone_T_H).abs().max() / alone_T_H.abs().max())
+                if not gap <= 0.02:
+                    raise RefusedError("rows are not isolated", seen=f"hidden states differ by {gap:.1%}")
+        except (LptError, TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+            if way == "rows":
+                raise
+            causal.set_attn_implementation(own)
+            return _in_one_line(error)
+        finally:
+            self.model.train(was_training)
+        return _compile(self.model) if way in ("graph", "compiled") else None
+
+
+def row_sums(values_N: torch.Tensor, batch: FlatBatch) -> torch.Tensor:
+    """Sums of the values of the targets over each row [S]; always added in the same order."""
+    rows_S_1 = torch.arange(batch.cu_seqlens.shape[0] - 1, device=values_N.device)[:, None]
+    return ((batch.rows_N[None] == rows_S_1) * (values_N * batch.weights_N)[None]).sum(1)
+
+
+def _compile(model: torch.nn.Module) -> str | None:
+    """Compile the layers of the decoder, each on its own: they share one compilation, seconds instead of minutes."""
+    layers = _layers(model)
+    if layers is None:
+        return "its layers were not found"
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+    for layer in layers:
+        layer.compile(fullgraph=True, dynamic=False)
+    return None
+
+
+def _layers(model: torch.nn.Module) -> Any:
+    return getattr(decoder(model), "layers", None)
+
+
+def _in_one_line(error: Exception) -> str:
+    if isinstance(error, LptError):
+        return f"{error.what}: {error.seen}" if error.seen else error.what
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+def _draws(model: torch.nn.Module) -> bool:
+    return any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())

@@ -1,0 +1,300 @@
+"""Training on preference pairs (DPO and its variants, SimPO, CPO, ORPO): the whole loop, top to bottom.
+
+Both sides of a pair run in one forward pass. The reference policy is the model as the run starts from it; its log-probs
+are computed once, before the first update, and kept in the run's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peft import PeftModel
+
+from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
+from lpt_train.checkpoint import save_checkpoint
+from lpt_train.config import to_mapping
+from lpt_train.config_preference import ALGORITHMS, PreferenceConfig
+from lpt_train.flat import FlatBatch
+from lpt_train.heads import check_head
+from lpt_train.losses.preference import LOSSES, Loss, Options, Pairs
+from lpt_train.micro_batch import Extras, MicroBatch, row_sums
+from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.packing import Row, epoch_order, units_at
+from lpt_train.proof import Proof
+from lpt_train.render import Renderer
+from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
+from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
+from lpt_train.schedule import multiplier
+from lpt_train.sft import batched, dropped_notes, whole_steps
+from manifests.catalog import Catalog
+from manifests.digests import tokenized_id
+from manifests.files import write_atomic
+
+
+def train(
+    config: PreferenceConfig,
+    *,
+    split: AdmittedSplit,
+    out: Path | str,
+    catalog: Catalog | None = None,
+    progress: Progress | None = None,
+    eval_split: AdmittedSplit | None = None,
+    resume: bool = False,
+) -> RunResult:
+    """Train `config.model` on an admitted `preference` split and return the run; everything it makes is under `out`.
+
+    Raises `RefusedError` for a split of another contract or tokenizer and for a resume with another split or options,
+    and `LptError` when the loss or a gradient is not finite (the run is recorded as failed, its last checkpoint kept).
+    """
+    out, opt, options = Path(out), config.optim, config.run
+    algorithm = next(name for name, losses in ALGORITHMS.items() if config.loss_type in losses)
+    check_trains(split, algorithm)
+    place = placement(options.device, options.dtype)
+    source = resolve(config.model, out, seed=options.seed)
+    tokenizer = load_tokenizer(source)
+    renderer = Renderer(tokenizer, max_length=config.max_length)
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
+    rendered = _render(split, renderer, config)
+    held_out = None if eval_split is None else _held_out(eval_split, algorithm, renderer, config)
+    pairs, size = rendered.pairs, config.per_device_train_batch_size
+    seed_everything(options.seed)  # before the adapter draws its first values
+    model = load_for_training(source, config.lora, place)
+    check_vocabulary(model, tokenizer)
+    check_head(model)
+    run_micro_batch = _micro_batch(model, place, config, pairs, pad_id(tokenizer))
+    optimizer, trained = adamw(model, opt), trainable(model)
+    proof = Proof(model)
+
+    pairs_a_step = size * config.gradient_accumulation_steps
+    pairs_in_all = math.ceil(len(pairs) * options.num_train_epochs)
+    if options.max_steps > 0:
+        pairs_in_all = options.max_steps * pairs_a_step
+    total = math.ceil(pairs_in_all / pairs_a_step)
+    digest = model_digest(source)
+    run = Run.create(
+        out, algorithm, config, split, {"name": source, "digest": digest}, seed=options.seed,
+        tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+        tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
+    )  # fmt: skip
+    run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(split, eval_split)
+    needed = sorted(set(units_at(0, pairs_in_all, units=len(pairs), seed=options.seed)))
+    reference = _reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", out)
+    held_reference = None
+    if held_out is not None:
+        every = range(len(held_out.pairs))
+        held_reference = _reference(run_micro_batch, config, held_out.pairs, every, "", None)
+    run.notes += run_micro_batch.notes
+    start = 0
+    check = partial(whole_steps, rows_a_step=pairs_a_step, total=total)
+    if resume and (back := run.take_up(model, optimizer, check=check)) is not None:
+        start = back.step
+        proof.restore(back.extra["proof"])
+
+    speed = Speed(start, total)
+    done = start
+    with run.guarded(proof) as stop:
+        if held_out and start == 0:
+            run.log(0, evaluate(run_micro_batch, held_out.pairs, held_reference, config))
+        for step in range(start, total):
+            first = step * pairs_a_step
+            taken = units_at(first, min(pairs_a_step, pairs_in_all - first), units=len(pairs), seed=options.seed)
+            chosen_tokens = sum(pairs[i].chosen.supervised for i in taken)
+            rate = opt.learning_rate * multiplier(
+                step, total_steps=total, warmup_steps=opt.warmup_steps, kind=opt.lr_scheduler_type
+            )
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
+            parts = []
+            for part in batched(taken, size):
+                extras = _extras([reference[i] for i in part], size, 1 / len(taken), 1 / chosen_tokens)
+                parts.append(run_micro_batch(_rows([pairs[i] for i in part]), extras))
+            # Every part is weighted by its share of the step, so that sums over the parts are means over the step.
+            metrics = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
+            limit = opt.max_grad_norm or math.inf
+            grad_norm = float(torch.nn.utils.clip_grad_norm_(trained, limit))
+            run.require_finite(step + 1, loss=metrics["loss"], grad_norm=grad_norm)
+            optimizer.step()
+            run_micro_batch.zero_grad()
+            proof.observe(grad_norm)
+
+            done = step + 1
+            metrics |= {
+                "grad_norm": grad_norm, "learning_rate": rate,
+                "epoch": min(first + pairs_a_step, pairs_in_all) / len(pairs),
+                "tokens": (tokens := sum(pairs[i].tokens for i in taken)), **speed.step(done, tokens),
+            }  # fmt: skip
+            last = done == total or bool(stop)
+            if held_out and (last or (options.eval_steps and done % options.eval_steps == 0)):
+                metrics |= evaluate(run_micro_batch, held_out.pairs, held_reference, config)
+            if last or step == start or "eval_loss" in metrics or done % options.logging_steps == 0:
+                run.log(done, metrics)
+            if progress is not None:
+                progress(done, total, metrics)
+            last = last or bool(stop)  # asked for since the line above was drawn
+            if last or (options.save_steps and done % options.save_steps == 0):
+                save_checkpoint(
+                    run.checkpoints, step=done, model=model, optimizer=optimizer, provenance=run.provenance,
+                    cursor={"place": min(done * pairs_a_step, pairs_in_all), "units": len(pairs)},
+                    config=to_mapping(config), extra={"proof": proof.state()}, tokenizer=tokenizer,
+                    keep_last=options.save_total_limit,
+                )  # fmt: skip
+            if last:
+                break
+    order = hashlib.sha256(epoch_order(len(pairs), options.seed, 0).tobytes()).hexdigest()
+    return run.finish(
+        "done" if done >= total else "stopped", steps=done, proof=proof.finish(),
+        failures=[f"stopped by {stop.signal}"] if done < total else [], tokens_per_second=speed.tokens_per_second,
+        extra={
+            "data": {**rendered.to_json(), "epoch_order_sha256": order}, **parameter_report(model),
+            "execution": run_micro_batch.way,
+        },
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def evaluate(
+    run_micro_batch: MicroBatch, pairs: Sequence[Pair], reference: np.ndarray | None, config: PreferenceConfig
+) -> dict[str, float]:
+    """Loss and rewards over all `pairs` as `eval_…`, without dropout."""
+    model = run_micro_batch.model
+    was_training = model.training
+    model.eval()
+    objective, sums = _objective(config), []
+    chosen_tokens = sum(pair.chosen.supervised for pair in pairs)
+    for numbers in batched(range(len(pairs)), config.per_device_eval_batch_size):
+        logp_N, batch = run_micro_batch.logprobs(_rows([pairs[i] for i in numbers]))
+        held = [reference[i] for i in numbers] if reference is not None else [np.zeros(2, np.float32)] * len(numbers)
+        extras = _extras(held, len(numbers), 1 / len(pairs), 1 / chosen_tokens)
+        extras = {name: tensor.to(logp_N.device) for name, tensor in extras.items()}
+        loss, report = objective(logp_N, batch, extras)
+        sums.append({"loss": loss, **report})
+    model.train(was_training)
+    return {f"eval_{name}": float(torch.stack([part[name] for part in sums]).sum()) for name in sums[0]}
+
+
+def _objective(config: PreferenceConfig) -> Any:
+    loss, options = LOSSES[config.loss_type], loss_options(config)
+
+    def objective(
+        logp_N: torch.Tensor, batch: FlatBatch, extras: Extras
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        weight_P, reference_P_2 = extras["weight_P"], extras["reference_P_2"]
+        sums_P_2, tokens_P_2 = (_of_pairs(row_sums(v, batch), weight_P) for v in (logp_N, torch.ones_like(logp_N)))
+        pairs = Pairs(*sums_P_2.T, *reference_P_2.T, *tokens_P_2.T)
+        loss_P = loss.of(pairs, options)
+        total = (weight_P * loss_P).sum()
+        if options.chosen_nll:
+            total = total - options.chosen_nll * extras["per_token"] * (weight_P > 0).float() @ pairs.chosen_P
+        with torch.no_grad():
+            chosen, rejected = options.beta * pairs.chosen_ratio_P, options.beta * pairs.rejected_ratio_P
+            report = {
+                "rewards/chosen": chosen, "rewards/rejected": rejected, "rewards/margins": chosen - rejected,
+                "rewards/accuracies": (chosen > rejected).float(), "logps/chosen": pairs.chosen_P,
+                "logps/rejected": pairs.rejected_P,
+            }  # fmt: skip
+            report = {name: (weight_P * value_P).sum() for name, value_P in report.items()}
+        return total, report
+
+    return objective
+
+
+def loss_options(config: PreferenceConfig) -> Options:
+    """What the loss takes, its own defaults filled in."""
+    loss: Loss = LOSSES[config.loss_type]
+    return Options(
+        beta=loss.beta if config.beta is None else config.beta, label_smoothing=config.label_smoothing,
+        simpo_gamma=config.simpo_gamma,
+        chosen_nll=config.cpo_alpha if config.loss_type == "cpo" else loss.chosen_nll,
+    )  # fmt: skip
+
+
+def _of_pairs(rows_S: torch.Tensor, weight_P: torch.Tensor) -> torch.Tensor:
+    """The values of rows as [P, 2], chosen and rejected; of a filler pair a harmless value."""
+    values_P_2 = torch.nn.functional.pad(rows_S, (0, max(0, 2 * len(weight_P) - len(rows_S))))
+    values_P_2 = values_P_2[: 2 * len(weight_P)].view(-1, 2)
+    return torch.where(weight_P[:, None] > 0, values_P_2, torch.ones_like(values_P_2))
+
+
+def _rows(pairs: Sequence[Pair]) -> list[Row]:
+    return [row for pair in pairs for row in (pair.chosen, pair.rejected)]
+
+
+def _extras(reference: Sequence[np.ndarray], size: int, weight: float, per_token: float) -> dict[str, torch.Tensor]:
+    """Weights and reference log-probs of the pairs of a micro-batch, filled up to `size` pairs of weight 0."""
+    weight_P, reference_P_2 = torch.zeros(size), torch.zeros(size, 2)
+    weight_P[: len(reference)] = weight
+    reference_P_2[: len(reference)] = torch.from_numpy(np.stack(reference))
+    return {"weight_P": weight_P, "reference_P_2": reference_P_2, "per_token": torch.tensor(per_token)}
+
+
+def _reference(
+    run_micro_batch: MicroBatch,
+    config: PreferenceConfig,
+    pairs: Sequence[Pair],
+    needed: Sequence[int],
+    identity: str,
+    out: Path | None,
+) -> np.ndarray:
+    """Log-probs of the pairs under the reference, float32 [pairs, 2]; zeros where not needed.
+
+    Read from the run's folder when what is there was computed for the same model, rows and precision.
+    """
+    found = np.zeros((len(pairs), 2), np.float32)
+    if not LOSSES[config.loss_type].reference:
+        return found
+    key = hashlib.sha256(f"{identity} {run_micro_batch.place.dtype} {len(needed)}".encode()).hexdigest()
+    kept = out / "reference.json" if out is not None else None
+    if kept is not None and kept.exists() and (body := json.loads(kept.read_text()))["key"] == key:
+        found[list(needed)] = np.asarray(body["logps"], np.float32)
+        return found
+    model = run_micro_batch.model
+    without_adapter = model.disable_adapter() if isinstance(model, PeftModel) else contextlib.nullcontext()
+    was_training = model.training
+    model.eval()
+    with without_adapter:
+        for part in batched(needed, config.per_device_train_batch_size):
+            sums = run_micro_batch.row_logprobs(_rows([pairs[i] for i in part]), "reference")
+            found[list(part)] = sums.view(-1, 2).float().cpu().numpy()
+    model.train(was_training)
+    if kept is not None:
+        write_atomic(kept, json.dumps({"key": key, "logps": found[list(needed)].tolist()}).encode())
+    return found
+
+
+def _micro_batch(
+    model: torch.nn.Module, place: Placement, config: PreferenceConfig, pairs: Sequence[Pair], padding: int
+) -> MicroBatch:
+    size = config.per_device_train_batch_size
+    lengths = sorted((pair.tokens for pair in pairs), reverse=True)
+    return MicroBatch(
+        model, place, _objective(config), execution=config.execution, longest=config.max_length, pad_id=padding,
+        most_tokens=sum(lengths[:size]), most_rows=2 * size, chunk=config.logits_chunk,
+    )  # fmt: skip
+
+
+def _render(split: AdmittedSplit, renderer: Renderer, config: PreferenceConfig) -> RenderedPairs:
+    return render_pairs(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
+
+
+def _held_out(split: AdmittedSplit, algorithm: str, renderer: Renderer, config: PreferenceConfig) -> RenderedPairs:
+    check_contract(split, algorithm)
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
+    return _render(split, renderer, config)
+
+
+def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: PreferenceConfig) -> str:
+    return tokenized_id({
+        "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
+        "max_length": config.max_length, "truncation": config.truncation, "packing": False, "mask": "completions",
+    })  # fmt: skip

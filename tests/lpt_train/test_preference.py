@@ -1,0 +1,132 @@
+"""Training on pairs: where it starts, that it learns what was planted, resume, and what is dropped."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+from train_cases import chat, chats, preferences, write_jsonl
+
+from lpt_train.admitted import load_unadmitted
+from lpt_train.checkpoint_folders import latest
+from lpt_train.config import from_mapping
+from lpt_train.config_preference import PreferenceConfig
+from lpt_train.preference import train
+from lpt_train.render_pairs import render_pairs
+from manifests.errors import RefusedError, UsageError
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    return load_unadmitted(write_jsonl(tmp_path / "pairs.jsonl", preferences(16)), "preference")
+
+
+def run(tiny, split, out, **options):
+    defaults = {"max_steps": 8, "learning_rate": 1e-2, "per_device_train_batch_size": 4, "lora_r": 4}
+    arguments = {name: options.pop(name) for name in ("resume", "progress", "eval_split") if name in options}
+    config = from_mapping(PreferenceConfig, {"model": str(tiny), **defaults, **options})
+    result = train(config, split=split, out=out, **arguments)
+    return result, [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("use_peft", [True, False])
+def test_the_reference_is_the_start_and_the_planted_side_wins(tiny, pairs, tmp_path, use_peft):
+    rate = {} if use_peft else {"learning_rate": 3e-3}
+    result, lines = run(tiny, pairs, tmp_path / "run", use_peft=use_peft, max_steps=20, **rate)
+    assert lines[0]["loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert lines[0]["rewards/margins"] == pytest.approx(0, abs=1e-4)
+    assert lines[-1]["rewards/accuracies"] == 1
+    assert lines[-1]["loss"] < 0.4
+    assert result.body["proof"]["verdict"] == "effective"
+    assert result.body["algorithm"] == "dpo"
+
+
+@pytest.mark.parametrize(("loss", "algorithm"), [("simpo", "simpo"), ("cpo", "cpo"), ("orpo", "orpo")])
+def test_losses_without_a_reference_learn_too(tiny, pairs, tmp_path, loss, algorithm):
+    result, lines = run(tiny, pairs, tmp_path / "run", loss_type=loss, max_steps=20)
+    assert result.body["algorithm"] == algorithm
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert lines[-1]["rewards/margins"] > lines[0]["rewards/margins"]
+    assert not (tmp_path / "run" / "reference.json").exists()
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "cpo", "ipo"])
+def test_a_step_is_the_same_however_it_is_cut(tiny, pairs, tmp_path, loss):
+    whole = run(tiny, pairs, tmp_path / "whole", loss_type=loss)[1]
+    cut = run(
+        tiny, pairs, tmp_path / "cut", loss_type=loss, per_device_train_batch_size=1, gradient_accumulation_steps=4
+    )[1]
+    for name in ("loss", "rewards/margins", "logps/chosen", "grad_norm"):
+        assert [line[name] for line in cut] == pytest.approx([line[name] for line in whole], rel=1e-3, abs=1e-4), name
+
+
+@pytest.mark.parametrize("use_peft", [True, False])
+def test_resume_is_bit_exact(tiny, pairs, tmp_path, use_peft):
+    run(tiny, pairs, tmp_path / "whole", use_peft=use_peft, eval_split=pairs)
+
+    def terminate(done, _total, _metrics):
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run(tiny, pairs, tmp_path / "halves", use_peft=use_peft, progress=terminate, eval_split=pairs)
+    (tmp_path / "halves" / "reference.json").unlink()  # computed again from the start model, not from the checkpoint
+    run(tiny, pairs, tmp_path / "halves", use_peft=use_peft, resume=True, eval_split=pairs)
+    one, two = (latest(tmp_path / name / "checkpoints") for name in ("whole", "halves"))
+    for path in one.glob("*.safetensors"):
+        assert path.read_bytes() == (two / path.name).read_bytes(), path.name
+
+
+def test_evaluation_is_the_mean_over_the_pairs(tiny, pairs, tmp_path):
+    _, lines = run(tiny, pairs, tmp_path / "run", eval_split=pairs, per_device_eval_batch_size=3, max_steps=12)
+    assert lines[0]["step"] == 0
+    assert lines[0]["eval_loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert lines[-1]["eval_rewards/accuracies"] == 1
+    assert lines[-1]["eval_loss"] < 0.5
+
+
+def test_both_sides_share_the_prompt_and_only_completions_count(renderer):
+    record = {
+        "prompt": chat("hi", "hello", "and now?"),
+        "chosen": chat("", "this")[1:],
+        "rejected": chat("", "that one")[1:],
+    }
+    (pair,) = render_pairs([record], renderer, max_length=200).pairs
+    prompt = renderer.encode_prompt(record["prompt"])
+    for row, text in ((pair.chosen, "this"), (pair.rejected, "that one")):
+        assert row.ids[: len(prompt)].tolist() == prompt
+        counted = row.ids[row.loss_mask.astype(bool)]
+        assert renderer.tokenizer.decode(counted) == text + "<|im_end|>"  # not the earlier answer
+    assert not np.array_equal(pair.chosen.ids, pair.rejected.ids)
+
+
+def test_what_cannot_be_compared_is_dropped_under_its_reason(renderer):
+    def record(prompt, chosen, rejected):
+        return {"prompt": chat(prompt), "chosen": chat("", chosen)[1:], "rejected": chat("", rejected)[1:]}
+
+    good, same_start = record("q", "yes", "no"), record("q", "a" * 90 + "b", "a" * 90 + "c")
+    long_prompt = record("q" * 90, "yes", "no")
+    rendered = render_pairs([good, same_start, long_prompt], renderer, max_length=80, truncation="keep_start")
+    assert [pair.chosen.index for pair in rendered.pairs] == [0]
+    assert rendered.dropped == {"identical_after_truncation": 1, "no_supervised_token": 1}
+    assert render_pairs([good, same_start], renderer, max_length=80).dropped == {"too_long": 1}
+    with pytest.raises(RefusedError, match="no pair"):
+        render_pairs([same_start], renderer, max_length=80)
+
+
+def test_splits_of_other_contracts_are_refused(tiny, tmp_path):
+    split = load_unadmitted(write_jsonl(tmp_path / "chats.jsonl", chats(4)), "sft")
+    with pytest.raises(RefusedError, match="not for preference"):
+        run(tiny, split, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"beta": 0}, {"label_smoothing": 0.5}, {"loss_type": "robust"}, {"loss_type": "dpo"}, {"execution": "fast"}],
+)
+def test_options_that_make_no_sense_are_refused(options):
+    with pytest.raises(UsageError):
+        from_mapping(PreferenceConfig, options)
