@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,9 @@ from cli.options import (
     named_paths,
 )
 from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
+
+if TYPE_CHECKING:
+    from lpt_data.admit import Admission
 
 EXAMPLES = examples(
     "lpt admit gsm8k --contract rlvr --train train.jsonl --test test.jsonl",
@@ -94,22 +97,26 @@ def admit(
         )
     progress.close()
     tell_notes(opened)
-    body = admission.to_json()
     if json:
-        as_json(body)
+        as_json(admission.to_json())
     else:
-        show_admission(body)
+        show_admission(admission.to_json())
         show_checks(admission.checks)
         show_verdict(admission.verdict, admission.checks)
-        if admission.reused:
-            say("admitted before with the same rows and policy; that version stands", style="dim")
-        say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
-        if admission.verdict != "reject" and contract in TRAINED_BY and admission.exit_code != 5:
-            where = f"{admission.folder}/manifest.json" if out else f"{admission.name}@{admission.version}"
-            algorithm = TRAINED_BY[contract]
-            say(f"next: lpt train {algorithm} --admitted {where}:train --model MODEL --out runs/{admission.name}")
+        show_place(admission, contract, carried=out is not None)
     tell_head(opened)
     raise typer.Exit(admission.exit_code)
+
+
+def show_place(admission: Admission, contract: str, *, carried: bool) -> None:
+    """Where the admitted splits lie, and the command that trains on them."""
+    if admission.reused:
+        say("admitted before with the same rows and policy; that version stands", style="dim")
+    say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
+    if admission.verdict != "reject" and contract in TRAINED_BY and admission.exit_code != 5:
+        where = f"{admission.folder}/manifest.json" if carried else f"{admission.name}@{admission.version}"
+        algorithm = TRAINED_BY[contract]
+        say(f"next: lpt train {algorithm} --admitted {where}:train --model MODEL --out runs/{admission.name}")
 
 
 def show_admission(body: dict) -> None:

@@ -112,7 +112,7 @@ def _preference(algorithm: str, summary: str) -> None:
         admitted: Admitted = None,
         unadmitted: Unadmitted = None,
         eval_split: EvalSplit = None,
-        loss: Annotated[str, typer.Option("--loss", help=loss_help)] = losses[0],
+        loss: str = losses[0],
         config: ConfigFile = None,
         set_: Set = None,
         resume: Resume = False,
@@ -128,6 +128,7 @@ def _preference(algorithm: str, summary: str) -> None:
 
         _run(train, made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
+    command.__annotations__["loss"] = Annotated[str, typer.Option("--loss", help=loss_help)]
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
     app.command(algorithm, epilog=command_examples)(command)
 
@@ -169,7 +170,10 @@ def grpo(
     eval_split: EvalSplit = None,
     reward: Annotated[
         str | None,
-        typer.Option(help="NAME[=weight],… (countdown, integer) or module:function. Default: each row's own verifier."),
+        typer.Option(
+            help="NAME[=weight],… (countdown, integer, math, code, schema) or module:function. Default: each row's own "
+            "verifier."
+        ),
     ] = None,
     config: ConfigFile = None,
     set_: Set = None,

@@ -282,11 +282,11 @@ def test_a_benchmark_item_in_a_row_and_behind_a_seed(tmp_path):
 
 
 def test_templates_are_seen_and_variety_is_not(tmp_path):
-    rows = [row(n, prompt=f"Write a short poem about the number {n}", completion=f"Sure, here is it: {n} #### {n + 1}")
-            for n in range(80)]  # fmt: skip
+    rows = [row(n, prompt=f"Write a short poem about the number {n}", completion=f"Sure, here is a poem for you: {n}")
+            for n in range(200)]  # fmt: skip
     report = check(tmp_path, rows)
     for name in ("openings.prompts_share", "openings.replies_share"):
-        assert result(report, name) == ("warn", 1.0, list(range(80)))
+        assert result(report, name) == ("warn", 1.0, list(range(200)))
     assert result(report, "rouge_l.pool_share")[:2] == ("warn", 1.0)
     assert result(report, "diversity.prompts_distinct_2")[0] == "warn"
     assert result(report, "diversity.compression_ratio")[0] == "warn"
