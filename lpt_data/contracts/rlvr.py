@@ -155,8 +155,7 @@ def _with_gold(trials: Sequence[_Trial], verifier: Verifier) -> list[_Trial]:
     scores = ask(verifier, "score", [(trial.gold or "", trial.answer) for trial in solved])
     for trial, said in zip(solved, scores, strict=True):
         trial.unanswered(said.reason)
-        what = said.reason or f"gold scores {said.value} on itself"
-        trial.results[check] = None if said.value == 1 else what
+        trial.results[check] = None if said.value == 1 else said.reason or f"gold scores {said.value} on itself"
     return [trial for trial, said in zip(solved, scores, strict=True) if not said.reason] + [
         trial for trial in live if trial.gold is None
     ]

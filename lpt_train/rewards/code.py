@@ -26,15 +26,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lpt_train.rewards import trial
-from lpt_train.rewards.confine import Limits
 from lpt_train.rewards.verifier import Canary, Verifier
 
 WALL_SECONDS = 4.0  # of one trial; its CPU time is limited to less
+# Of one process, by the names of its resource limits: seconds, bytes of memory and of a file, open files, threads.
+LIMITS = {"CPU": 2, "AS": 512 << 20, "FSIZE": 8 << 20, "NOFILE": 32, "NPROC": 64}
+START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import trial; trial.main()"  # a module, so that it is compiled once
+)
 MAX_SOURCE = 200_000  # characters of a program, of tests, of a prefix
 MAX_FOLDER = 32 << 20  # bytes that a program may have written when somebody looks
 LOOK_EVERY = 0.05  # seconds between two looks
@@ -66,8 +71,9 @@ def problem(answer: str) -> Problem | None:
         tests = "\n".join(tests)
     entry, prefix = value.get("entry_point"), value.get("prefix", "")
     solution = value.get("solution")
-    texts = isinstance(tests, str) and isinstance(entry, str) and isinstance(prefix, str)
-    if not texts or not tests.strip() or not entry.isidentifier() or not isinstance(solution, str | None):
+    if not isinstance(tests, str) or not isinstance(entry, str) or not isinstance(prefix, str):
+        return None
+    if not tests.strip() or not entry.isidentifier() or not isinstance(solution, str | None):
         return None
     if max(len(tests), len(prefix), len(solution or "")) > MAX_SOURCE:
         return None
@@ -82,14 +88,16 @@ def program(completion: str, given: Problem) -> str:
     return f"{given.prefix}\n\n{code}" if whole and given.prefix else given.prefix + code
 
 
-def run(source: str, given: Problem, *, limits: Limits | None = None, seconds: float = WALL_SECONDS) -> tuple[str, str]:
+def run(
+    source: str, given: Problem, *, limits: Mapping[str, int] = LIMITS, seconds: float = WALL_SECONDS
+) -> tuple[str, str]:
     """Return (verdict, detail): passed, failed, broken (the tests), unsafe (this machine cannot lock it in)."""
     nonce = secrets.token_hex(16)
     job = {"tests": given.tests, "entry_point": given.entry_point, "prefix": given.prefix, "nonce": nonce}
     folder = tempfile.mkdtemp(prefix="lpt-trial-")
-    settings = {"folder": folder, "limits": asdict(limits or Limits())}
+    settings = {"folder": folder, "limits": dict(limits)}
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-X", "utf8", trial.__file__],
+        [sys.executable, "-I", "-S", "-X", "utf8", "-c", START, str(Path(trial.__file__).resolve().parent)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
