@@ -124,18 +124,17 @@ def _self_test(trials: Sequence[_Trial], verifier: Verifier) -> None:
     if hasattr(verifier, "gold_completion"):
         live = _with_gold(live, verifier)
     wrong = _wrong(live, verifier)
-    calls = [
-        ("rlvr.verifier.wrong_accepted_share", lambda t, w: w, lambda w: f"wrong answer {w!r}"),
-        ("rlvr.verifier.empty_accepted_share", lambda t, w: "", lambda w: "empty completion"),
-        ("rlvr.verifier.echo_accepted_share", lambda t, w: _echo(t.record), lambda w: "prompt repeated as the answer"),
-    ]
-    for check, completion, what in calls:
-        texts = [(completion(trial, bad), trial.answer) for trial, bad in zip(live, wrong, strict=True)]
-        for trial, bad, said in zip(live, wrong, ask(verifier, "score", texts), strict=True):
+    told = {
+        "rlvr.verifier.wrong_accepted_share": [(bad, f"wrong answer {bad!r}") for bad in wrong],
+        "rlvr.verifier.empty_accepted_share": [("", "empty completion")] * len(live),
+        "rlvr.verifier.echo_accepted_share": [(_echo(t.record), "prompt repeated as the answer") for t in live],
+    }
+    for check, completions in told.items():
+        calls = [(text, trial.answer) for trial, (text, _) in zip(live, completions, strict=True)]
+        for trial, (_, what), said in zip(live, completions, ask(verifier, "score", calls), strict=True):
             trial.unanswered(said.reason)
-            paid = f"scores {said.value:g}" if said.value else None
-            fault = said.reason or paid
-            trial.results[check] = f"{what(bad)}: {fault}" if fault else None
+            paid = said.reason or (f"scores {said.value:g}" if said.value else "")
+            trial.results[check] = f"{what}: {paid}" if paid else None
 
 
 def _with_gold(trials: Sequence[_Trial], verifier: Verifier) -> list[_Trial]:
