@@ -88,6 +88,15 @@ class Shape:
             self._plain([row[name] for row in rows], kind) for name, kind in zip(self._names, self._types, strict=True)
         )
 
+    def see_types(self, types: Mapping[str, type] | None) -> None:
+        """Look at rows whose columns have these types and whose numbers fit 64 bits; None: they are of no one shape."""
+        if types is None:
+            self._same = False
+            return
+        if self._names is None:
+            self._names, self._types = tuple(types), list(types.values())
+        self._same = self._same and self._names == tuple(types) and self._types == list(types.values())
+
     def columns(self) -> Columns | None:
         """Return the columns, or None where the rows were not all of one shape."""
         if not self._same or self._names is None:

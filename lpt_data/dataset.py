@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lpt_data import arrow_json, layouts
 from lpt_data.columns import Columns, Shape
-from lpt_data.io.readers import Chunk, read
+from lpt_data.io.chunks import LARGE, Chunk
+from lpt_data.io.readers import read
 from lpt_data.io.sources import SourceFile, expand
 from lpt_data.layouts import Layout
 from lpt_data.record_text import KEYS, text_of
+from lpt_data.text_arrays import invalid_utf8, may_be_blank, text_array, wide
 from manifests.arrow import plain_rows
 from manifests.canon import record_id, text_ids
 from manifests.errors import BadInputError, RecordError
@@ -184,6 +185,8 @@ class Dataset:
                     self._reject(start + bad.offset, source.path, bad.line, bad.reason, bad.detail)
                 if shape is not None and isinstance(chunk.records, list):
                     shape.see(chunk.records)
+                elif shape is not None:
+                    shape.see_types(chunk.types)
                 yield _Part(self, start, number, chunk)
                 rows += chunk.rows
             self._close(source, start, rows)
@@ -232,19 +235,25 @@ class Dataset:
                 seen=str(table[column].type),
                 next="name a text column with --text-column",
             )
-        array = array.cast(pa.large_string())
-        broken = invalid_utf8(array)
-        for place in np.flatnonzero(broken).tolist():
-            part.reject(place, "invalid_utf8", f"{column} is no UTF-8")
-        places = np.flatnonzero(~broken)
-        array = array.filter(pa.array(~broken)) if broken.any() else array
-        blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(array)), 0)
-        bad = pc.fill_null(blank, True).to_numpy(zero_copy_only=False)
-        if bad.any():
-            for i in np.flatnonzero(bad).tolist():
-                part.usable(int(places[i]), array[i].as_py(), column)
-            array, places = array.filter(pa.array(~bad)), places[~bad]
-        return TextBatch(part.start + part.chunk.offsets[places], array, text_ids(array.to_pylist()))
+        array = wide(array)
+        good = np.ones(len(array), bool)
+        if self.files[part.file].format == "parquet":  # which promises UTF-8 and checks nothing; lines were checked
+            good = ~invalid_utf8(array)
+            for place in np.flatnonzero(~good).tolist():
+                part.reject(place, "invalid_utf8", f"{column} is no UTF-8")
+        for place in np.flatnonzero(good & may_be_blank(array)).tolist():
+            good[place] = part.usable(place, array[place].as_py(), column)
+        offsets = part.chunk.offsets
+        if not good.all():
+            array, offsets = array.filter(pa.array(good)), offsets[good]
+        return TextBatch(part.start + offsets, array, self._text_ids(array))
+
+    def _text_ids(self, texts: pa.Array) -> np.ndarray:
+        if sum(source.bytes for source in self.files) < LARGE:
+            return text_ids(texts.to_pylist())
+        from lpt_data.text_ids import ids_of  # numba, which small inputs do without
+
+        return ids_of(texts)
 
     def _keyed_texts(self, part: _Part, key: str) -> TextBatch:
         rows, texts, ids = [], [], []
@@ -387,31 +396,3 @@ class _Part:
                     self.reject(place, "invalid_utf8", str(error))
                     continue
                 yield place, row
-
-
-def text_array(column: pa.ChunkedArray) -> pa.Array | None:
-    """Return a column of any of Arrow's text types as one array, or None where it is no text."""
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    kind = array.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return array if text else None
-
-
-def invalid_utf8(array: pa.Array) -> np.ndarray:
-    """Return which texts of a large_string array are no UTF-8 (Parquet promises it and checks nothing): bool [n]."""
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        return np.array([not _decodes(value) for value in array.cast(pa.large_binary()).to_pylist()], bool)
-    return np.zeros(len(array), bool)
-
-
-def _decodes(value: bytes | None) -> bool:
-    try:
-        return value is None or value.decode() is not None
-    except UnicodeDecodeError:
-        return False

@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 
 from lpt_data.columns import Columns, dump, find_columns
 from lpt_data.dataset import Batch, Dataset, Quarantine
+from lpt_data.io.jsonl import raw_lines, read_jsonl
 from lpt_data.io.lines import parse_exact
-from lpt_data.io.readers import raw_lines
 from lpt_data.io.sources import format_of
 from lpt_data.progress import Progress
 from lpt_data.write import write_lines, write_rows, write_tables
@@ -83,6 +83,8 @@ def write_survivors(
     schema = shared_schema(dataset) if file_format == "parquet" else None
     if schema is not None:
         return write_tables(path, schema, _kept_tables(dataset, keep, progress, rewritten))
+    if file_format == "parquet" and columns is not None and columns is dataset.uniform and rewritten.columns is None:
+        return write_tables(path, columns.schema, _scanned_tables(dataset, keep, columns, progress))
     return write_rows(path, kept_rows(dataset, keep, progress, rewritten), columns, named)
 
 
@@ -190,6 +192,25 @@ def _kept_tables(dataset: Dataset, keep: np.ndarray, progress: Progress, rewritt
         table = _with_new_values(batch.records, rewritten.within(batch.rows))
         yield table.filter(pa.array(keep[batch.rows])).replace_schema_metadata(None)
         progress(int(batch.rows[-1]) + 1, len(keep), "writing")
+
+
+def _scanned_tables(dataset: Dataset, keep: np.ndarray, columns: Columns, progress: Progress) -> Iterator[pa.Table]:
+    """The kept rows of JSON lines of one plain shape."""
+    start = 0
+    for source in dataset.files:
+        rows = 0
+        for chunk in read_jsonl(source, columns.schema.names, keep[start:]):
+            rows += chunk.rows
+            if start + rows > len(keep):
+                raise input_changed(source.path)
+            if isinstance(chunk.records, list):
+                yield columns.table(list(compress(chunk.records, keep[start + chunk.offsets].tolist())))
+            elif chunk.records.schema == columns.schema:
+                yield chunk.records
+            else:
+                raise input_changed(source.path)
+            progress(start + rows, len(keep), "writing")
+        start += rows
 
 
 def _with_new_values(table: pa.Table, new: Mapping[int, Mapping[str, Any]]) -> pa.Table:

@@ -23,6 +23,8 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from lpt_data.wide import WIDTH, count_bits, high_mask, load64, lowest, reverse64, word64, word_mask
+
 TOKENS = f"lpt-tokens/1 unicode-{unicodedata.unidata_version}"
 
 # Inclusive ranges of letters that are written without spaces between words. Korean and Tibetan separate theirs.
@@ -111,43 +113,6 @@ def fold(h: np.uint64, w: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def _token(h: np.uint64, w: np.uint64, length: int) -> np.uint64:
-    """The hash of a whole token from its running hash, its last bytes and its length in bytes."""
-    return fmix64(fold(h, w) + np.uint64(length) * _LENGTH) & ~_U1
-
-
-@njit(nogil=True, cache=True)
-def ascii_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, out: np.ndarray) -> int:
-    """Hash the tokens of ``data[start:end]`` into ``out``; return their number, or -1 at a byte that is not ASCII."""
-    count = 0
-    length = 0
-    h = _START
-    w = _U0
-    for i in range(start, end):
-        byte = data[i]
-        low = table[byte]
-        if low:
-            w = (w << _U8) | np.uint64(low)
-            length += 1
-            if length & 7 == 0:
-                h = fold(h, w)
-                w = _U0
-        else:
-            if byte >= 128:
-                return -1
-            if length:
-                out[count] = _token(h, w, length)
-                count += 1
-                length = 0
-                h = _START
-                w = _U0
-    if length:
-        out[count] = _token(h, w, length)
-        count += 1
-    return count
-
-
-@njit(nogil=True, cache=True)
 def decode(data: np.ndarray, i: int, end: int) -> tuple[np.uint32, int]:
     """The code point at byte ``i`` and the index after it. Broken UTF-8 reads as U+FFFD and never past ``end``."""
     lead = data[i]
@@ -182,57 +147,147 @@ def _utf8(code: np.uint32) -> tuple[np.uint64, int]:
 
 
 @njit(nogil=True, cache=True)
-def unicode_tokens(data: np.ndarray, start: int, end: int, table: np.ndarray, out: np.ndarray) -> tuple[int, int]:
-    """Like `ascii_tokens` for any UTF-8; returns (tokens, characters), tokens being NEEDS_LOWER at a capital sigma."""
-    count = 0
-    chars = 0
-    length = 0
-    h = _START
-    w = _U0
+def _lower(
+    data: np.ndarray, start: int, end: int, small: np.ndarray, table: np.ndarray, low: np.ndarray
+) -> tuple[int, int, bool]:
+    """Write the lower-case words of ``data[start:end]`` into ``low``, at least one 0 between two, 72 after the last.
+
+    Returns (bytes written, characters, whether some are light); NEEDS_LOWER bytes at a capital sigma. ASCII goes by 64
+    bytes, the last ones of the array and everything else by the character.
+    """
     i = start
+    used = 0
+    chars = 0
+    light = False
     while i < end:
+        if i + WIDTH <= len(data):
+            high = high_mask(data, i)
+            run = WIDTH
+            if high or i + WIDTH > end:  # the processor guesses that neither holds, and need not wait for `lowest`
+                run = min(lowest(high), end - i)
+            if run:
+                word64(data, i, low, used)  # bytes after the run are written over
+                i += run
+                used += run
+                chars += run
+                continue
+        if data[i] < 128:
+            low[used] = small[data[i]]
+            used += 1
+            i += 1
+            chars += 1
+            continue
         code, i = decode(data, i, end)
         chars += 1
         entry = table[code] if code < len(table) else np.uint32(0)
         if entry & _SIGMA:
-            return NEEDS_LOWER, chars
-        ends = entry == 0 or (entry & _ALONE) != 0
-        if ends and length:
-            out[count] = _token(h, w, length)
-            count += 1
-            length = 0
-            h = _START
-            w = _U0
+            return NEEDS_LOWER, chars, light
         if entry == 0:
+            low[used] = 0
+            used += 1
             continue
+        if entry & _LIGHT:
+            light = True
+        if entry & _ALONE:
+            low[used] = 0
+            used += 1
         value, width = _utf8(entry & _CODE)
         for k in range(width - 1, -1, -1):
-            w = (w << _U8) | ((value >> np.uint64(8 * k)) & np.uint64(0xFF))
-            length += 1
-            if length & 7 == 0:
-                h = fold(h, w)
-                w = _U0
+            low[used] = (value >> np.uint64(8 * k)) & np.uint64(0xFF)
+            used += 1
         if entry & (_ALONE | _ENDS):
-            out[count] = _token(h, w, length) | (_U1 if entry & _LIGHT else _U0)
-            count += 1
-            length = 0
-            h = _START
-            w = _U0
-    if length:
-        out[count] = _token(h, w, length)
-        count += 1
-    return count, chars
+            low[used] = 0
+            used += 1
+    low[used : used + 72] = 0
+    return used, chars, light
+
+
+@njit(nogil=True, cache=True)
+def _word_edges(low: np.ndarray, used: int, edges: np.ndarray) -> int:
+    """Write where the words of `_lower` start and end, in turn, into ``edges``; returns how many words.
+
+    Eight edges at a time, those past the last one to be written over: a loop that ends where it must is guessed wrong.
+    """
+    count = _U0  # unsigned, so that no index is asked whether it counts from the end
+    carry = _U0
+    for block in range(0, used + 1, WIDTH):
+        mask = word_mask(low, block)
+        left = mask ^ ((mask << _U1) | carry)
+        carry = mask >> np.uint64(63)
+        k = count
+        count += np.uint64(count_bits(left))
+        while k < count:
+            for n in range(8):
+                edges[k + np.uint64(n)] = block + lowest(left)
+                left &= left - _U1
+            k += _U8
+    return np.int64(count) // 2
+
+
+@njit(nogil=True, cache=True)
+def _hash_words(low: np.ndarray, used: int, out: np.ndarray, edges: np.ndarray, long: np.ndarray) -> int:
+    """Hash the words that `_lower` wrote; returns how many.
+
+    All of them as if they were short, as most are, which takes no branch; then the long ones again.
+    """
+    count = _word_edges(low, used, edges)
+    longs = 0
+    for n in range(count):
+        start = np.int64(edges[2 * n])
+        length = np.int64(edges[2 * n + 1]) - start
+        w = (reverse64(load64(low, start)) >> _U1) >> np.uint64((63 - 8 * length) & 63)
+        out[n] = fmix64(fold(_START, w) + np.uint64(length) * _LENGTH) & ~_U1
+        long[longs] = n
+        longs += length >= 8
+    for k in range(longs):
+        n = long[k]
+        start = np.int64(edges[2 * n])
+        end = np.int64(edges[2 * n + 1])
+        length = end - start
+        h = _START
+        while start + 8 <= end:
+            h = fold(h, reverse64(load64(low, start)))
+            start += 8
+        w = (reverse64(load64(low, start)) >> _U1) >> np.uint64(63 - 8 * (end - start))
+        out[n] = fmix64(fold(h, w) + np.uint64(length) * _LENGTH) & ~_U1
+    return count
 
 
 @njit(nogil=True, cache=True)
 def tokens_of(
     data: np.ndarray, start: int, end: int, small: np.ndarray, table: np.ndarray, out: np.ndarray
 ) -> tuple[int, int]:
-    """Hash the tokens of one row into ``out`` (room for bytes // 2 + 1 of them); return (tokens, characters)."""
-    count = ascii_tokens(data, start, end, small, out)
-    if count >= 0:
-        return count, end - start
-    return unicode_tokens(data, start, end, table, out)
+    """Hash the tokens of one row into ``out`` (room for bytes // 2 + 1 of them); return (tokens, characters).
+
+    Tokens are NEEDS_LOWER at a capital sigma. Any UTF-8 is read; broken one as U+FFFD and never past ``end``.
+    """
+    low = np.empty(2 * (end - start) + 3 * WIDTH, np.uint8)
+    used, chars, light = _lower(data, start, end, small, table, low)
+    if used < 0:
+        return NEEDS_LOWER, chars
+    edges = np.empty(used + 16, np.int32)
+    count = _hash_words(low, used, out, edges, np.empty(used // 8 + 2, np.int32))
+    if light:
+        for n in range(count):
+            first = edges[2 * n]
+            if low[first] >= 128 and table[decode(low, first, used)[0]] & _LIGHT:
+                out[n] |= _U1
+    return count, chars
+
+
+@njit(nogil=True, cache=True)
+def sequence_hash(tokens: np.ndarray, count: int) -> np.uint64:
+    """A hash of ``tokens[:count]`` as a sequence. Four run side by side: one would wait for each multiplication."""
+    a = b = c = d = _START
+    whole = count - count % 4
+    for i in range(0, whole, 4):
+        a = fold(a, tokens[i])
+        b = fold(b, tokens[i + 1])
+        c = fold(c, tokens[i + 2])
+        d = fold(d, tokens[i + 3])
+    for i in range(whole, count):
+        a = fold(a, tokens[i])
+    return fmix64(fold(fold(fold(fold(a, b), c), d), np.uint64(count)))
 
 
 def buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

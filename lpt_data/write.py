@@ -22,12 +22,15 @@ import zstandard
 
 from lpt_data.columns import Columns, dump, find_columns
 from lpt_data.io.sources import format_of
+from lpt_data.text_arrays import text_bytes
 from manifests.canon import FIELDS
 from manifests.decisions import hex_ids
 from manifests.errors import BadInputError
 from manifests.files import atomic_path
 
-ROW_GROUP = 50_000  # rows of a Parquet row group, and rows held at a time
+ROW_GROUP = 50_000  # rows of a Parquet row group at most
+GROUP_BYTES = 16 << 20  # bytes of text after which a row group ends early: what is held at a time, plus a UNIT
+UNIT = 1_000  # rows that a row group is a multiple of, but for the last one
 _ZSTD_LEVEL = 3
 
 
@@ -78,19 +81,36 @@ def write_rows(
 
 
 def write_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
-    """Write tables of one schema as one Parquet file in row groups of even size; returns the rows."""
+    """Write tables of one schema as one Parquet file, its row groups cut by the rows alone; returns how many."""
     count = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        held: list[pa.Table] = []
-        for table in tables:
-            held.append(table)
-            count += table.num_rows
-            while sum(t.num_rows for t in held) >= ROW_GROUP:
-                joined = pa.concat_tables(held)
-                writer.write_table(joined.slice(0, ROW_GROUP), row_group_size=ROW_GROUP)
-                held = [joined.slice(ROW_GROUP)]
-        writer.write_table(pa.concat_tables([schema.empty_table(), *held]), row_group_size=ROW_GROUP)
+        for group in _row_groups(schema, tables):
+            writer.write_table(group, row_group_size=ROW_GROUP)
+            count += group.num_rows
     return count
+
+
+def _row_groups(schema: pa.Schema, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Gather tables into groups; a group ends after a whole number of UNITs, whatever tables the rows came in."""
+    held: list[pa.Table] = []
+    rows = texts = 0
+    unit: list[pa.Table] = []
+    missing = UNIT
+    for table in tables:
+        while table.num_rows >= missing:
+            unit.append(table.slice(0, missing))
+            table = table.slice(missing)
+            held += unit
+            rows += UNIT
+            texts += sum(text_bytes(column) for part in unit for column in part.columns)
+            unit, missing = [], UNIT
+            if rows >= ROW_GROUP or texts >= GROUP_BYTES:
+                yield pa.concat_tables(held)
+                held, rows, texts = [], 0, 0
+        if table.num_rows:
+            unit.append(table)
+            missing -= table.num_rows
+    yield pa.concat_tables([schema.empty_table(), *held, *unit])
 
 
 def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:

@@ -106,6 +106,11 @@ def text_ids(texts: Iterable[str | None]) -> np.ndarray:
     return _as_ids(digests)
 
 
+def text_frame() -> tuple[bytes, bytes]:
+    """Return what is hashed before and after the inside of the JSON string of a text record."""
+    return _prefix("text") + b'{"text":"', b'"}'
+
+
 def json_text(value: Any) -> str:
     """Return `value` as JSON text: a string stays as it is, anything else is written compactly in the order it has.
 

@@ -16,7 +16,7 @@ from numba import njit
 
 from lpt_data.dedup.minhash import Scheme, mix, sign
 from lpt_data.dedup.shingles import NOTHING, combine, leave_out, multipliers
-from lpt_data.text import NEEDS_LOWER, buffers, fmix64, fold, tables, tokens_of
+from lpt_data.text import NEEDS_LOWER, buffers, fmix64, fold, sequence_hash, tables, tokens_of
 from manifests.errors import UsageError
 
 RECALL = 0.995  # of the pairs that lie exactly at the threshold; more of all above it
@@ -207,10 +207,7 @@ def _sketch(
         count, length = tokens_of(data, offsets[row], offsets[row + 1], small, table, tokens)
         counts[row] = count
         chars[row] = length
-        whole = _START
-        for i in range(count):
-            whole = fold(whole, tokens[i])
-        sequence[row] = fmix64(whole)
+        sequence[row] = sequence_hash(tokens, max(count, 0))
         total = combine(tokens, count, weights, hashes) if count > 0 else 0
         if len(left_out) and total > 0:
             total = leave_out(hashes, total, left_out)

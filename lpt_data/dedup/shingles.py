@@ -11,6 +11,7 @@ rows are compared whole, elsewhere. Some two shingles of a pair of texts collide
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -116,6 +117,7 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
     return common / union if union else 0.0
 
 
+@cache
 def multipliers(ngram: int) -> np.ndarray:
     """The odd constant of each place in a shingle, uint64 [ngram * WEIGHT]: the first ngram for whole tokens alone."""
     return np.array([fmix64(np.uint64(k + 1)) | _U1 for k in range(ngram * WEIGHT)], np.uint64)
@@ -181,33 +183,34 @@ def sort_unique(values: np.ndarray, spare: np.ndarray, counts: np.ndarray) -> in
     shift = np.uint64(64 - bits)
     counts[: size + 1] = 0
     for i in range(n):
-        counts[(values[i] >> shift) + np.uint64(1)] += 1
+        counts[(values[i] >> shift) + _U1] += 1
+    fullest = np.int64(0)
     for k in range(size):
+        fullest = max(fullest, counts[k + 1])
         counts[k + 1] += counts[k]
     for i in range(n):
         bucket = values[i] >> shift
-        spare[counts[bucket]] = values[i]
+        spare[np.uint64(counts[bucket])] = values[i]  # unsigned: no index is asked whether it counts from the end
         counts[bucket] += 1
-    start = 0
-    for k in range(size):
-        end = counts[k]
-        if end - start > _SMALL:
-            spare[start:end].sort()
-        else:
-            for i in range(start + 1, end):
-                value = spare[i]
-                j = i - 1
-                while j >= start and spare[j] > value:
-                    spare[j + 1] = spare[j]
-                    j -= 1
-                spare[j + 1] = value
-        start = end
-    kept = 0
+    if fullest > _SMALL:
+        start = np.int64(0)
+        for k in range(size):
+            if counts[k] - start > _SMALL:
+                spare[start : counts[k]].sort()
+            start = counts[k]
+    for i in range(1, n):  # one pass over all buckets: a loop for each would end where no processor guesses
+        value = spare[i]
+        place = np.uint64(i)
+        if spare[place - _U1] > value:
+            while place > _U0 and spare[place - _U1] > value:
+                spare[place] = spare[place - _U1]
+                place -= _U1
+            spare[place] = value
+    kept = _U0
     for i in range(n):
-        if i == 0 or spare[i] != spare[i - 1]:
-            values[kept] = spare[i]
-            kept += 1
-    return kept
+        values[kept] = spare[i]
+        kept += np.uint64(i + 1 == n or spare[i] != spare[i + 1])
+    return np.int64(kept)
 
 
 @njit(nogil=True, cache=True)

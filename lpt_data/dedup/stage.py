@@ -23,7 +23,7 @@ from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
 from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, threads
 from lpt_data.dedup.spill import Spill
-from lpt_data.io.readers import raw_lines
+from lpt_data.io.jsonl import chosen_lines
 from lpt_data.progress import Progress
 from lpt_data.stage import StageResult
 from manifests import decisions
@@ -186,12 +186,8 @@ def _twins(dataset: Dataset, rows: Rows) -> np.ndarray | None:
 def _as_written(dataset: Dataset, wanted: np.ndarray) -> Iterator[tuple[np.ndarray, list[bytes]]]:
     """The wanted rows with their bytes: the very lines of JSONL files, which are not parsed again, else JSON."""
     if all(source.format == "jsonl" for source in dataset.files):
-        at = 0
-        for source in dataset.files:
-            for _, lines in raw_lines(source):
-                places = np.flatnonzero(wanted[at : at + len(lines)])
-                yield places + at, [lines[i] or b"" for i in places]
-                at += len(lines)
+        for first, source in zip(dataset.first_rows, dataset.files, strict=True):
+            yield from chosen_lines(source, wanted, first)
         return
     for batch in dataset.batches():
         places = np.flatnonzero(wanted[batch.rows])

@@ -35,6 +35,29 @@ class _NotANumberError(ValueError):
     pass
 
 
+def whole_lines(blocks: Iterable[bytes], limit: int = MAX_LINE) -> Iterator[bytes | None]:
+    """Cut blocks where lines end: yields runs of whole lines with their line feeds, which the last line may lack.
+
+    A line longer than `limit` bytes is not held; None stands for it, alone.
+    """
+    pending: list[bytes] = []
+    size = 0
+    for block in blocks:
+        first, cut = block.find(b"\n") + 1, block.rfind(b"\n") + 1
+        if cut:
+            start = 0
+            if size + first - 1 > limit:
+                yield None
+                pending, start = [], first
+            if pending or cut > start:
+                yield b"".join([*pending, memoryview(block)[start:cut]])
+            pending, size = [], 0
+        size += len(block) - cut
+        pending = [*pending, block[cut:]] if size <= limit else []
+    if size:
+        yield b"".join(pending) if size <= limit else None
+
+
 def split_lines(
     blocks: Iterable[bytes], limit: int = MAX_LINE, *, carriage_returns: bool = False
 ) -> Iterator[tuple[int, list[bytes | None]]]:
@@ -42,34 +65,23 @@ def split_lines(
 
     With `carriage_returns`, one before the line feed stays: in CSV it may belong to a quoted cell.
     """
-    pending: list[bytes] = []
-    size, number = 0, 1
-    for block in blocks:
-        parts: list[bytes | None] = block.split(b"\n")  # type: ignore[assignment]
-        head, tail = parts[0], parts.pop()
-        assert head is not None
-        assert tail is not None
-        if not parts:
-            size += len(tail)
-            pending.append(tail)
-            if size > limit:
-                pending = []
-            continue
-        parts[0] = _whole(pending, head, size, limit)
-        pending, size = [tail], len(tail)
-        if not carriage_returns and (b"\r" in block or (parts[0] or b"").endswith(b"\r")):
-            parts = [p[:-1] if p and p.endswith(b"\r") else p for p in parts]
-        yield number, parts
-        number += len(parts)
-    if size:
-        last = _whole(pending, b"", size, limit)
-        yield number, [last if last is None or carriage_returns else last.removesuffix(b"\r")]
+    number = 1
+    for run in whole_lines(blocks, limit):
+        lines: list[bytes | None] = [None]
+        if run is not None:
+            lines = [*cut_lines(run, carriage_returns=carriage_returns)]
+        yield number, lines
+        number += len(lines)
 
 
-def _whole(pending: list[bytes], end: bytes, size: int, limit: int) -> bytes | None:
-    if size + len(end) > limit:
-        return None
-    return b"".join([*pending, end]) if pending else end
+def cut_lines(run: bytes, *, carriage_returns: bool = False) -> list[bytes]:
+    """The lines of a run without their endings."""
+    lines = run.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    if not carriage_returns and b"\r" in run:
+        lines = [line.removesuffix(b"\r") for line in lines]
+    return lines
 
 
 def parse_lines(lines: list[bytes]) -> tuple[list[dict[str, Any] | None], list[Bad]]:

@@ -7,102 +7,31 @@ its place, never skipped; a file that ends in the middle raises BadInputError.
 from __future__ import annotations
 
 import csv
-import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lpt_data.io.lines import MAX_LINE, DuplicateKeyError, parse_lines, split_lines, unique_keys
+from lpt_data.io.chunks import BadRow, Chunk, calm_allocator
+from lpt_data.io.jsonl import read_jsonl
+from lpt_data.io.lines import MAX_LINE, DuplicateKeyError, split_lines, unique_keys
 from lpt_data.io.sources import SourceFile, blocks, cannot_read
 from manifests.errors import BadInputError
 
 ROWS = 2048  # rows of a chunk where the format has no natural one
 
 
-class BadRow(NamedTuple):
-    """A row that cannot be read: its offset among the rows of the file, its line (1-based), and why."""
-
-    offset: int
-    line: int
-    reason: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some consecutive rows of one file."""
-
-    offsets: np.ndarray  # int64 [n], index of each readable row among the rows of the file
-    lines: np.ndarray  # int64 [n], 1-based: line (JSONL, CSV), element (JSON array) or row (Parquet)
-    records: list[dict[str, Any]] | pa.Table
-    raw: list[bytes] | None  # JSONL only
-    bad: list[BadRow]
-    rows: int  # rows covered, bad ones included
-
-
 def read(source: SourceFile, columns: Sequence[str] | None = None) -> Iterator[Chunk]:
-    """Read a file chunk by chunk; `columns` lets a Parquet reader leave the others on disk."""
-    _calm_allocator()
-    return READERS[source.format](source, columns)
-
-
-@functools.cache
-def _calm_allocator() -> None:
-    """Keep glibc from handing memory back to the kernel and asking for it again at every row.
-
-    Its limit for giving back starts at 128 KiB and grows to twice the largest mapped block that was ever freed. orjson
-    grows and shrinks its result at the end of the heap, which under the small limit costs more than writing the JSON: 5
-    us against 0.3 us for a row of 1.8 kB. Freeing one block of 16 MiB settles it; under other allocators this does
-    nothing.
+    """Read a file chunk by chunk; `columns` lets a Parquet reader leave the others on disk, and a JSONL reader yield
+    tables of flat rows instead of dicts.
     """
-    bytearray(16 << 20)
-
-
-def raw_lines(source: SourceFile) -> Iterator[tuple[np.ndarray, list[bytes | None]]]:
-    """Yield (1-based line numbers, lines) of the rows of a JSONL file, blank lines left out, too long ones None."""
-    for number, lines in split_lines(blocks(source)):
-        numbers = np.arange(number, number + len(lines), dtype=np.int64)
-        # Three passes in C over nearly every block instead of one in Python.
-        if None in lines or not all(lines) or any(map(bytes.isspace, lines)):  # type: ignore[arg-type]
-            filled = [i for i, line in enumerate(lines) if line is None or line.strip()]
-            numbers, lines = numbers[filled], [lines[i] for i in filled]
-        if lines:
-            yield numbers, lines
-
-
-def _read_jsonl(source: SourceFile, columns: Sequence[str] | None) -> Iterator[Chunk]:
-    start = 0
-    for numbers, lines in raw_lines(source):
-        bad: list[BadRow] = []
-        offsets = np.arange(start, start + len(lines), dtype=np.int64)
-        if None in lines:
-            detail = f"longer than {MAX_LINE >> 20} MiB"
-            bad = [
-                BadRow(start + i, int(numbers[i]), "line_too_long", detail)
-                for i, line in enumerate(lines)
-                if line is None
-            ]
-            held = [i for i, line in enumerate(lines) if line is not None]
-            offsets, places, kept = offsets[held], numbers[held], [lines[i] for i in held]
-        else:
-            places, kept = numbers, lines
-        raw: list[bytes] = kept  # type: ignore[assignment]
-        rows, wrong = parse_lines(raw)
-        if wrong:
-            bad += [BadRow(int(offsets[w.place]), int(places[w.place]), w.reason, w.detail) for w in wrong]
-            bad.sort()
-            good = [i for i, row in enumerate(rows) if row is not None]
-            offsets, places = offsets[good], places[good]
-            raw, rows = [raw[i] for i in good], [rows[i] for i in good]
-        yield Chunk(offsets, places, rows, raw, bad, len(lines))
-        start += len(lines)
+    calm_allocator()
+    return READERS[source.format](source, columns)
 
 
 def _read_json(source: SourceFile, columns: Sequence[str] | None) -> Iterator[Chunk]:
@@ -113,7 +42,7 @@ def _read_json(source: SourceFile, columns: Sequence[str] | None) -> Iterator[Ch
     stream = blocks(source)
     first = next(stream, b"")
     if first.lstrip()[:1] != b"[":
-        yield from _read_jsonl(source, columns)
+        yield from read_jsonl(source, columns)
         return
     data = b"".join(itertools.chain([first], stream))
     rows, bad = _array(source.path, data)
@@ -338,7 +267,7 @@ def _damaged(path: str, error: Exception, rows: int) -> BadInputError:
 
 
 READERS: dict[str, Callable[[SourceFile, Sequence[str] | None], Iterator[Chunk]]] = {
-    "jsonl": _read_jsonl,
+    "jsonl": read_jsonl,
     "json": _read_json,
     "csv": _read_csv,
     "tsv": _read_csv,

@@ -73,6 +73,32 @@ def test_any_text(texts: list[str]) -> None:
     same_tokens(texts)
 
 
+def hash_of(token: str, light: bool = False) -> int:
+    """The hash as `lpt_data.text` words it: eight bytes at a time, what is left, the length, and a bit for light."""
+    mask = 2**64 - 1
+
+    def fold(h: int, w: int) -> int:
+        h = (h ^ w) * 0xFF51AFD7ED558CCD & mask
+        return h ^ (h >> 32)
+
+    raw, h = token.encode(), 0x9E3779B97F4A7C15
+    whole = len(raw) // 8 * 8
+    for i in range(0, whole, 8):
+        h = fold(h, int.from_bytes(raw[i : i + 8], "big"))
+    h = fold(h, int.from_bytes(raw[whole:], "big")) + len(raw) * 0xD6E8FEB86659FD93 & mask
+    h = (h ^ (h >> 33)) * 0xFF51AFD7ED558CCD & mask
+    h = (h ^ (h >> 33)) * 0xC4CEB9FE1A85EC53 & mask
+    return (h ^ (h >> 33)) & ~1 | light
+
+
+@given(st.lists(st.sampled_from(["a", "Zz_9", "é", "É", "世", "ไ", "İ", "Ⱥ", " ", ".", "🙂", "12345678", "x" * 61])))
+@settings(max_examples=200, deadline=None)
+def test_the_hash_of_a_token_is_the_one_that_is_written_down(pieces: list[str]) -> None:
+    text = "".join(pieces) * 3
+    expected = [hash_of(word, "\u0e01" <= word <= "\u0e5b") for word in words(text)]
+    assert token_hashes(text).tolist() == expected
+
+
 def test_long_tokens_that_differ_in_one_place_differ() -> None:
     base = "a" * 50
     same_tokens([base[:i] + "b" + base[i + 1 :] for i in range(50)] + ["a" * n for n in range(1, 40)])

@@ -9,7 +9,7 @@ import pytest
 
 from lpt_data.columns import dump, find_columns
 from lpt_data.dataset import Dataset
-from lpt_data.write import canonical_schema, write_canonical, write_jsonl
+from lpt_data.write import canonical_schema, write_canonical, write_jsonl, write_tables
 from manifests.canon import record_ids
 from manifests.errors import BadInputError
 
@@ -127,3 +127,17 @@ def test_rows_written_are_rows_read(tmp_path, name):
     first = (tmp_path / name).read_bytes()
     write_jsonl(tmp_path / name, rows)
     assert (tmp_path / name).read_bytes() == first
+
+
+def test_row_groups_end_by_bytes_too_and_wherever_tables_end(tmp_path):
+    texts = ["x" * (20_000 if i < 3_000 else 10) for i in range(70_500)]
+    whole = pa.table({"text": texts, "nested": [[{"a": text[:9]}] for text in texts]})
+    written = []
+    for size in (70_500, 999, 1_000, 20_001):
+        parts = [whole.slice(at, size) for at in range(0, len(whole), size)]
+        assert write_tables(tmp_path / "a.parquet", whole.schema, iter(parts)) == 70_500
+        written.append((tmp_path / "a.parquet").read_bytes())
+    assert len(set(written)) == 1
+    with pq.ParquetFile(tmp_path / "a.parquet") as file:
+        assert [file.metadata.row_group(i).num_rows for i in range(4)] == [1000, 1000, 1000, 50_000]
+        assert file.read().equals(whole)

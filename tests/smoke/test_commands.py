@@ -109,6 +109,10 @@ def run(folder: Path, *arguments: str, timeout: float = 120) -> subprocess.Compl
     )
 
 
+def turn(role: str, text: str) -> list[dict[str, str]]:
+    return [{"role": role, "content": text}]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """One folder in which the commands follow each other; one conversation of it is not made by them,
@@ -118,7 +122,10 @@ def folder(tmp_path_factory):
     (folder / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 2)
     samples = [{"question": f"{n} + 1?", "completions": [f"#### {n + 1}", "#### 0"], "answer": n + 1} for n in range(9)]
     (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in samples))
-    pairs = [{"prompt": f"say {n}", "chosen": str(n), "rejected": "no"} for n in range(20)]
+    pairs = [
+        {"prompt": turn("user", f"say {n}"), "chosen": turn("assistant", str(n)), "rejected": turn("assistant", "no")}
+        for n in range(20)
+    ]
     (folder / "prefs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     (folder / "mix.yaml").write_text(
         "domains:\n  sums: {inputs: problems.jsonl, weight: 0.75}\n"
