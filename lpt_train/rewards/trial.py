@@ -225,7 +225,7 @@ def run_tests(remote: Remote, job: dict[str, Any]) -> tuple[str, str]:
     space[entry] = remote.function(entry)
     exec(code, space)
     check = space.get("check")
-    if getattr(getattr(check, "__code__", None), "co_filename", "") == "<tests>":
+    if check is not None and getattr(getattr(check, "__code__", None), "co_filename", "") == "<tests>":
         check(remote.function(entry))
     return ("passed", "") if remote.calls else ("broken", "the tests never call the program")
 
