@@ -8,6 +8,7 @@ asked anything, and a call that hangs, dies or raises has no value but a reason.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from lpt_train.rewards import FROM_RECORD, REWARDS, RewardTerm
 from lpt_train.rewards.pool import Item, RewardPool
 
 SECONDS, MEMORY_MB = 8.0, 2048  # of one call; a trial of a program ends itself after 4 s
+MOST_WORKERS = 8
 NO_SCORE = "no_score_given"  # the verifier's own answer, no failure of it
 
 
@@ -77,9 +79,11 @@ class Guarded:
 
 
 @contextlib.contextmanager
-def guarded(*, seconds: float = SECONDS, memory_mb: int = MEMORY_MB, workers: int = 2) -> Iterator[dict[str, Guarded]]:
-    """Lend every verifier of the table, by name, for the length of a ``with`` block."""
-    guard = _Guard(seconds, memory_mb, workers)
+def guarded(
+    *, seconds: float = SECONDS, memory_mb: int = MEMORY_MB, workers: int | None = None
+) -> Iterator[dict[str, Guarded]]:
+    """Lend every verifier of the table, by name, for the length of a ``with`` block; None: a worker a core, 2 to 8."""
+    guard = _Guard(seconds, memory_mb, workers or max(2, min(MOST_WORKERS, os.cpu_count() or 2)))
     try:
         yield {name: Guarded(name, guard) for name in REWARDS}
     finally:
