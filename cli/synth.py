@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -100,4 +101,4 @@ def show_synth(extra: dict[str, Any], out: Path) -> None:
     say(f"prompts by their pass rate, from: {tenths}")
     for what, n in extra["unscored"].items():
         say(f"{n:,} answers could not be scored: {what}", style="yellow")
-    say(f"next: lpt admit {out.name.split('.')[0]} --contract synthetic --train {out}")
+    say(f"next: lpt admit NAME --contract synthetic --train {shlex.quote(str(out))}")

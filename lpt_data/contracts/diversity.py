@@ -7,8 +7,9 @@ files), cut to as many words as the smaller side has.
 - distinct-2: distinct pairs of neighbouring words by all of them (Li et al., 2016, arXiv 1510.03055).
 - compression ratio: bytes of the sample by bytes of its zlib, which sees templates (Shaib et al., 2024, arXiv
   2403.00553).
-- tail: words that the first round says 3 to 10 times in at least 3 rows; of those, another draw of the same text
-  leaves out one in twenty at the most (e^-3), a collapsing generator far more (Shumailov et al., 2024: tails go first).
+- tail: words that the first round says 3 to 10 times in at least 3 rows; of those, another draw of the same words
+  leaves out one in twenty at the most (e^-3), another half of a real set about one in eight, because words come in
+  bursts, and a collapsing generator far more (Shumailov et al., 2024: tails go first).
 """
 
 from __future__ import annotations
