@@ -13,15 +13,18 @@ from cli.options import (
     Inputs,
     Json,
     Key,
+    Languages,
     Layout,
     MaxLength,
     Policy,
     Previous,
+    Scored,
     Seeds,
     TextColumn,
     Tokenizer,
+    benchmark_paths,
     examples,
-    named_paths,
+    names_of,
 )
 from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, say, shown, styled, table
 
@@ -35,8 +38,9 @@ EXAMPLES = examples(
     "lpt data audit chats.jsonl --contract sft",
     "lpt data audit chats.jsonl --contract sft --tokenizer ./model --max-length 2048",
     "lpt data audit train=train.jsonl test=test.jsonl --contract rlvr --benchmark gsm8k=test.jsonl",
-    "lpt data audit chats.jsonl --contract sft --rows sft.turns.empty_share",
     "lpt data audit made.jsonl --contract synthetic --seeds seeds.jsonl --benchmark humaneval=HumanEval.jsonl.gz",
+    "lpt data audit chats.jsonl --contract sft --languages en,de --rows sft.language.other_share",
+    "lpt data audit prompts.jsonl --contract rlvr --scored rollouts.jsonl",
 )
 
 
@@ -51,6 +55,8 @@ def audit(
     previous: Previous = None,
     key: Key = None,
     policy: Policy = None,
+    languages: Languages = None,
+    scored: Scored = None,
     rows: Annotated[
         str | None, typer.Option(help="Print the rows behind this check, and nothing else.", show_default=False)
     ] = None,
@@ -78,8 +84,10 @@ def audit(
             encode=encoder(tokenizer),
             max_length=max_length,
             verifiers=lent,
+            languages=names_of(languages),
+            pass_rates=scored or None,
             against=against,
-            benchmarks=named_paths(benchmark, option="--benchmark"),
+            benchmarks=benchmark_paths(benchmark, None),
             seeds=seeds,
             previous=previous,
             key=key,

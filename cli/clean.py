@@ -25,9 +25,10 @@ def clean(
     inputs: Inputs,
     out: Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.", show_default=False)],
     preset: Annotated[
-        Literal["web", "sft", "code", "none"] | None,
+        Literal["web", "docs", "sft", "code", "none"] | None,
         typer.Option(
-            help="Which rules run: web (all), sft and code (mend, private), none. Default: web for text rows."
+            help="Which rules run: web (all), docs (for technical text), sft and code (mend, private), none. "
+            "Default: web for text rows."
         ),
     ] = None,
     rules: Annotated[
@@ -55,20 +56,15 @@ def clean(
     json: Json = False,
 ) -> None:
     """Mend, mask or drop texts by the published rules (Gopher, C4, FineWeb); every decision has its reason."""
-    from lpt_data.clean import config_of, decide
-    from lpt_data.dataset import Dataset
-    from lpt_data.stage import run_stage
+    from lpt_data.works import Source
+    from lpt_data.works import clean as clean_work
     from manifests.catalog import Catalog
 
     given = {"preset": preset, "rules": rules, "languages": languages, "pii": pii, "secrets": secrets}
     chosen = read_settings(None, config) | {name: value for name, value in given.items() if value is not None}
-    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
-    chosen.setdefault("preset", "web" if dataset.kind == "text" else "sft")
-    settled = config_of(chosen)
+    work = clean_work(Source(tuple(inputs), layout, text_column), chosen, out)
     opened, progress = Catalog.open(catalog), Progress_()
-    report = run_stage(
-        "clean", dataset, settled, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
-    )
+    report = work.run(opened, progress, dry_run=dry_run)
     progress.close()
     finish(report, opened, lambda: show_clean(report.body), json=json)
 

@@ -10,7 +10,6 @@ import typer
 from cli.dedup import DEDUP_EXAMPLES, dedup, finish, show_dedup, show_report
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
 from cli.output import Progress_, say, table
-from manifests.errors import UsageError
 
 __all__ = ["app", "dedup", "show_dedup", "show_report", "split"]
 
@@ -51,6 +50,7 @@ def split(
     """Split by canonical key, so that no problem is in two splits; the disjointness is proven by recomputation."""
     from lpt_data.config import SplitConfig
     from lpt_data.dataset import Dataset
+    from lpt_data.split import count_or_share
     from lpt_data.split import split as split_dataset
     from manifests.catalog import Catalog
 
@@ -62,13 +62,6 @@ def split(
     report = split_dataset(dataset, config, out=out, catalog=opened, progress=progress)
     progress.close()
     finish(report, opened, lambda: show_split(report.extra), json=json)
-
-
-def count_or_share(value: float) -> int | float:
-    """A size as the configs want it: a whole number is a count, what lies below 1 a share."""
-    if value >= 1 and not value.is_integer():  # inf, too
-        raise UsageError("a count of keys is whole", seen=value, next="--test 500, or a share below 1: --test 0.1")
-    return int(value) if value >= 1 or value == 0 else value
 
 
 def show_split(extra: dict[str, Any]) -> None:

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from cli.dedup import finish
-from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples, named_paths
+from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, benchmark_paths, examples
 from cli.output import Progress_, say, table
 
 EXAMPLES = examples(
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl",
     "lpt data decontaminate shards/ --benchmark gsm8k=gsm8k.jsonl --benchmark humaneval=HumanEval.jsonl.gz"
     " --out clean.parquet --report contamination.html",
+    "lpt data decontaminate chats.jsonl --benchmark gsm8k --out clean.jsonl   # after: lpt data benchmarks add …",
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --coverage 0.7 --dry-run",
     "lpt sql \"select row, witness_id, score, detail from v_decision where reason = 'benchmark_overlap'\"",
 )
@@ -25,7 +26,7 @@ def decontaminate(
     inputs: Inputs,
     benchmark: Annotated[
         list[str],
-        typer.Option("--benchmark", help="NAME=PATH of a benchmark that must not be trained on; repeatable."),
+        typer.Option("--benchmark", help="NAME=PATH, or NAME once added, of a benchmark; repeatable."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.", show_default=False)],
     report: Annotated[
@@ -51,24 +52,26 @@ def decontaminate(
     json: Json = False,
 ) -> None:
     """Remove rows that repeat benchmark items; name the items; say with canaries what would have been found."""
-    from lpt_data.contamination import config_for, decider, load_benchmarks
-    from lpt_data.contamination.report import check_paths, write_report
-    from lpt_data.dataset import Dataset
-    from lpt_data.stage import run_stage
+    from lpt_data.contamination.report import check_paths
+    from lpt_data.report.contamination import write_contamination
+    from lpt_data.works import Source
+    from lpt_data.works import decontaminate as decontaminate_work
     from manifests.catalog import Catalog
 
-    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
-    benchmarks = load_benchmarks(named_paths(benchmark, option="--benchmark"))
-    check_paths(report, out, dataset, benchmarks, dry_run=dry_run)
-    config = config_for(
-        benchmarks, coverage=coverage, longest=longest, longest_coverage=longest_coverage, workers=workers
+    work, benchmarks = decontaminate_work(
+        Source(tuple(inputs), layout, text_column),
+        benchmark_paths(benchmark, catalog),
+        out,
+        coverage=coverage,
+        longest=longest,
+        longest_coverage=longest_coverage,
+        workers=workers,
     )
-    opened, progress, decide = Catalog.open(catalog), Progress_(), decider(benchmarks)
-    ran = run_stage(
-        "decontaminate", dataset, config, decide, output=out, catalog=opened, progress=progress, dry_run=dry_run
-    )
+    check_paths(report, out, work.dataset, benchmarks, dry_run=dry_run)
+    opened, progress = Catalog.open(catalog), Progress_()
+    ran = work.run(opened, progress, dry_run=dry_run)
     if report is not None:
-        write_report(report, dataset, benchmarks, ran, progress)
+        write_contamination(report, work.dataset, benchmarks, ran, opened, progress)
     progress.close()
     finish(ran, opened, lambda: show_contamination(ran.extra), json=json)
 
@@ -86,7 +89,7 @@ def show_contamination(extra: dict[str, Any]) -> None:
                 b["items_hit"],
                 b["rows_hit"],
                 b["any_13gram"]["rows"],
-                b["any_50_characters"]["rows"],
+                (b["any_50_characters"] or {}).get("rows"),
             )
             for b in told
         ],
@@ -100,6 +103,13 @@ def show_contamination(extra: dict[str, Any]) -> None:
         ],
     )
     for b in told:
+        if programs := b.get("programs"):
+            found = f"{programs['items_hit']:,} in {programs['rows_hit']:,} rows"
+            short = f"{programs['too_short']:,} too short for that"
+            say(
+                f"{b['name']}: {programs['items']:,} programs looked for under other names ({short}): {found}; "
+                f"canary recall {_recall(programs['canary'])}"
+            )
         reasons = Counter(item["reason"] for item in b["undetectable_items"])
         if reasons:
             say(f"{b['name']}: not detectable: " + ", ".join(f"{n} {reason}" for reason, n in reasons.items()))

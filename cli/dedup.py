@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
+from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, benchmark_paths, examples
 from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ DEDUP_EXAMPLES = examples(
     "lpt data dedup chats.jsonl --out clean.jsonl --key prompt --threshold 0.9",
     "lpt data dedup chats.jsonl --out clean.jsonl --key prompt+response --keep quality:rating",
     "lpt data dedup new.jsonl --out fresh.parquet --against old.parquet",
+    "lpt data dedup chats.jsonl --out clean.jsonl --benchmark gsm8k=test.jsonl",
     'lpt sql "select reason, witness_id, score from v_decision limit 5"',
 )
 
@@ -47,6 +48,13 @@ Keep = Annotated[
 References = Annotated[
     list[str] | None,
     typer.Option("--against", help="Files whose rows take theirs out of the data and are not written; repeatable."),
+]
+Benchmark = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--benchmark",
+        help="NAME=PATH, or NAME once added: decontaminate in the same read what deduplication leaves; repeatable.",
+    ),
 ]
 DropAll = Annotated[bool, typer.Option("--drop-all", help="Keep no copy: every row that resembles another one goes.")]
 TemplateDf = Annotated[
@@ -85,6 +93,7 @@ def dedup(
     key: Key = "text",
     keep: Keep = "content",
     against: References = None,
+    benchmark: Benchmark = None,
     drop_all: DropAll = False,
     template_df: TemplateDf = None,
     alarm_share: AlarmShare = 0.01,
@@ -102,12 +111,9 @@ def dedup(
     from lpt_data.quick_start import leave_out_unused
 
     leave_out_unused()
-    from functools import partial
-
     from lpt_data.config import DedupConfig
-    from lpt_data.dataset import Dataset
-    from lpt_data.dedup import decide
-    from lpt_data.stage import run_stage
+    from lpt_data.works import Source
+    from lpt_data.works import dedup as dedup_work
     from manifests.catalog import Catalog
 
     methods = tuple(name.strip() for name in method.split(",") if name.strip())
@@ -124,22 +130,13 @@ def dedup(
         workers=workers,
         memory=memory,
     )
-    dataset = Dataset.open(inputs, layout=layout, text_column=text_column)
-    reference = Dataset.open(against, layout=layout, text_column=text_column) if against else None
+    source = Source(tuple(inputs), layout, text_column)
     if dry_run:
-        foretell(dataset, config, out, reference, json=json)
+        foretell(source.open(), config, out, source.beside(against) if against else None, json=json)
         return
+    work = dedup_work(source, config, out, against or (), benchmark_paths(benchmark, catalog))
     opened, progress = Catalog.open(catalog), Progress_()
-    report = run_stage(
-        "dedup",
-        dataset,
-        config,
-        partial(decide, reference=reference, output=out),
-        output=out,
-        catalog=opened,
-        progress=progress,
-        references=reference.files if reference else (),
-    )
+    report = work.run(opened, progress)
     progress.close()
     finish(report, opened, lambda: show_dedup(report.extra), json=json)
 
@@ -198,8 +195,10 @@ def show_report(report: StageReport) -> None:
     say(f"{body['seconds']:.1f} s, {body['rows_per_second']:,.0f} rows/s, {body['peak_memory_bytes'] / 2**20:,.0f} MiB")
     if getattr(report, "dry_run", False):
         say("dry run: nothing was written or recorded, so `lpt why` does not know this stage", style="yellow")
-    elif body["removed"] or body["quarantined"]:
+        return
+    if body["removed"] or body["quarantined"]:
         say(f"why a row went: lpt why {body['stage_id']}:ROW   or: lpt sql @removed", style="dim")
+    say(f"all of it on one page, rows side by side: lpt report {body['stage_id']}", style="dim")
 
 
 def show_dedup(extra: dict[str, Any]) -> None:
@@ -210,6 +209,18 @@ def show_dedup(extra: dict[str, Any]) -> None:
         say(
             f"{near.get('candidates', 0):,} pairs compared (equal texts count once), "
             f"{near.get('verified', 0):,} at or above {near['threshold']}"
+        )
+        if huge := near.get("huge_buckets"):
+            say(
+                f"{huge:,} buckets of a thousand rows and more, the largest of {near['largest_bucket']:,}: none was cut"
+            )
+    if (memory := extra.get("memory")) and memory["spilled_bytes"]:
+        cap = f"{memory['cap_bytes'] / 1e6:,.0f} MB ({memory['cap_from']})"
+        say(f"{memory['spilled_bytes'] / 1e6:,.0f} MB lay in a spill file, to stay within {cap}")
+    if told := extra.get("foretold"):
+        say(
+            f"foretold: {told['rows']:,} rows, {told['seconds']:,.0f} s, {told['peak_memory_bytes'] / 1e6:,.0f} MB, "
+            f"{told['candidates']:,} pairs"
         )
     if frame := extra.get("templates"):
         say(
@@ -243,3 +254,7 @@ def show_dedup(extra: dict[str, Any]) -> None:
             ],
             title="weakest removals",
         )
+    if contamination := extra.get("decontamination"):
+        from cli.decontaminate import show_contamination
+
+        show_contamination(contamination)

@@ -82,6 +82,7 @@ def demo(
     admit_both(journey)
     gained = train_and_measure(journey)
     ask(journey)
+    write_pages(journey)
     if not gained:
         say("\nthe demo does not show what it says it shows: see the red line above", style="bold red")
         raise typer.Exit(1)
@@ -339,7 +340,7 @@ QUESTIONS = (
 
 
 def ask(journey: Journey) -> None:
-    """(e) Three questions in SQL, and where everything lies."""
+    """(e) Three questions in SQL."""
     from manifests.sql import query
 
     chapter("e. Ask the catalog in SQL")
@@ -347,5 +348,21 @@ def ask(journey: Journey) -> None:
         say(f'{question}:  lpt sql --catalog {journey.catalog.directory} "{sql}"', style="dim")
         result = query(journey.catalog, sql)
         show(result.columns, result.rows, "table")
+
+
+def write_pages(journey: Journey) -> None:
+    """(f) The refused set, the admitted one and the first deduplication as pages, and where everything lies."""
+    from lpt_data.report.find import story_of
+    from lpt_data.report.write import default_name, write
+
+    chapter("f. Read it as pages: one file each, nothing loaded, to open or to send")
+    folder = journey.file("reports")
+    folder.mkdir(exist_ok=True)
+    first = min(journey.catalog.find("lpt.stage/1"), key=lambda found: str(found[1]["created"]))[1]["stage_id"]
+    for ref in ("leaky", "sums", first):
+        story = story_of(journey.catalog, ref)
+        path = folder / default_name(story, "html")
+        size = write(path, story, "html")
+        say(f"lpt report --catalog {journey.catalog.directory} {ref}:  {path}, {size:,} bytes")
     for path in sorted(journey.folder.iterdir()):
         data(str(path))

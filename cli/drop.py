@@ -16,13 +16,16 @@ from cli.options import (
     Contract,
     Inputs,
     Json,
+    Languages,
     Layout,
     MaxLength,
+    Scored,
     Seeds,
     TextColumn,
     Tokenizer,
+    benchmark_paths,
     examples,
-    named_paths,
+    names_of,
 )
 from cli.output import Progress_, say
 
@@ -49,6 +52,8 @@ def drop(
     ] = None,
     tokenizer: Tokenizer = None,
     max_length: MaxLength = None,
+    languages: Languages = None,
+    scored: Scored = None,
     layout: Layout = None,
     text_column: TextColumn = "text",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
@@ -74,8 +79,10 @@ def drop(
             max_length=max_length,
             verifiers=lent,
             against=against or (),
-            benchmarks=named_paths(benchmark, option="--benchmark"),
+            benchmarks=benchmark_paths(benchmark, catalog),
             seeds=seeds or (),
+            languages=names_of(languages),
+            scored=scored or (),
             progress=progress,
             dry_run=dry_run,
         )

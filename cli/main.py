@@ -11,6 +11,7 @@ import typer
 from cli import (
     admit,
     audit,
+    benchmarks,
     catalog,
     clean,
     data,
@@ -21,7 +22,10 @@ from cli import (
     generate,
     manifest,
     mix,
+    pack,
     pairs,
+    recipe,
+    report,
     sql,
     synth,
     tokens,
@@ -51,11 +55,13 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 data.app.add_typer(generate.app, name="generate")
 data.app.add_typer(tokens.app, name="tokens")
+data.app.add_typer(benchmarks.app, name="benchmarks")
 app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")
 app.command("admit", epilog=admit.EXAMPLES)(admit.admit)
 app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
+app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
@@ -66,6 +72,8 @@ data.app.command("pairs", epilog=pairs.EXAMPLES)(pairs.pairs)
 data.app.command("synth", epilog=synth.EXAMPLES)(synth.synth)
 data.app.command("clean", epilog=clean.EXAMPLES)(clean.clean)
 data.app.command("mix", epilog=mix.EXAMPLES)(mix.mix)
+data.app.command("pack", epilog=pack.EXAMPLES)(pack.pack)
+data.app.command("run", epilog=recipe.EXAMPLES)(recipe.run)
 
 
 @app.callback(invoke_without_command=True)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.audit import show_checks, show_verdict
 from cli.options import CatalogDir, Json, examples
-from cli.output import VERDICT_STYLE, as_json, clean, data, say, styled, table, tell_notes
+from cli.output import VERDICT_STYLE, Progress_, as_json, clean, data, say, styled, table, tell_notes
 
-app = typer.Typer(help="Admission manifests: list, show, verify, diff.", no_args_is_help=True, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from manifests.catalog import Catalog
+
+app = typer.Typer(
+    help="Admission manifests: list, show, verify, diff, export.", no_args_is_help=True, rich_markup_mode=None
+)
 
 Reference = Annotated[
     str, typer.Argument(metavar="NAME[@V]", help="NAME, NAME@VERSION, an object id, or a path to manifest.json.")
@@ -111,6 +117,33 @@ def diff(left: Reference, right: Reference, catalog: CatalogDir = None, json: Js
     say(f"version step: {answer['bump']}")
 
 
+EXPORT_EXAMPLES = examples(
+    "lpt manifest export gsm8k --format croissant --out gsm8k.croissant.json",
+    "lpt manifest export gsm8k@1 --format card --out cards/",
+    "lpt manifest export gsm8k --format in-toto --out -",
+)
+
+
+@app.command("export", epilog=EXPORT_EXAMPLES)
+def export(
+    ref: Reference,
+    format: Annotated[
+        str, typer.Option("--format", help="croissant, card (README.md of a Hugging Face data set), in-toto.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="File or folder to write; - prints it.", show_default=False)],
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Write a manifest as other programs read it: Croissant, a data card, an unsigned in-toto statement."""
+    from cli.report import put, told
+    from lpt_data.report.find import manifest_of
+
+    opened, progress = opened_for(catalog, ref), Progress_()
+    story = manifest_of(opened, ref, progress=progress)
+    progress.close()
+    told(story, put(story, format, out), format, json=json)
+
+
 WHY_EXAMPLES = examples("lpt why 3f9a1c2b", "lpt why 81a2c4d5e6f70812:1042", "lpt why corpus.jsonl:1043")
 
 
@@ -149,9 +182,14 @@ def texts(catalog: Any, steps: Any) -> list[tuple[Any, str]]:
     return list(shown.values())
 
 
-def _load(catalog: Any, ref: str) -> Any:
-    from manifests.admission import load_manifest
+def opened_for(catalog: Path | None, ref: str) -> Catalog | None:
+    """The catalog that a reference is looked up in; a path needs none, unless one is named."""
     from manifests.catalog import Catalog
 
-    opened = None if ref.endswith(".json") else Catalog.open(catalog, create=False)
-    return load_manifest(opened, ref)
+    return None if ref.endswith(".json") and catalog is None else Catalog.open(catalog, create=False)
+
+
+def _load(catalog: Any, ref: str) -> Any:
+    from manifests.admission import load_manifest
+
+    return load_manifest(opened_for(catalog, ref), ref)

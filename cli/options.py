@@ -35,9 +35,18 @@ TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the
 Contract = Annotated[
     str,
     typer.Option(
-        help="text, sft (chats), preference, rlvr (prompts with an answer to verify) or synthetic (generated chats).",
+        help="text, sft (chats), preference, kto (labelled completions), rlvr (prompts with an answer to verify) or "
+        "synthetic (generated chats).",
         show_default=False,
     ),
+]
+Languages = Annotated[
+    str | None,
+    typer.Option(help="Languages that replies may be in, such as en,zh; needs lpt[clean].", show_default=False),
+]
+Scored = Annotated[
+    list[str] | None,
+    typer.Option(help="Rows with their pass rate, or the JSON of `lpt eval`; repeatable.", show_default=False),
 ]
 Key = Annotated[
     str | None,
@@ -68,7 +77,10 @@ MaxLength = Annotated[
 ]
 Benchmarks = Annotated[
     list[str] | None,
-    typer.Option("--benchmark", help="NAME=PATH of a benchmark whose questions must not be in the data; repeatable."),
+    typer.Option(
+        "--benchmark",
+        help="NAME=PATH, or NAME once added, of a benchmark whose questions must not be in the data; repeatable.",
+    ),
 ]
 
 Seeds = Annotated[
@@ -103,6 +115,19 @@ def named_paths(pairs: Sequence[str] | None, *, option: str) -> dict[str, list[s
     return found
 
 
+def benchmark_paths(pairs: Sequence[str] | None, catalog: Path | None) -> dict[str, list[str]]:
+    """``--benchmark NAME=PATH`` as `named_paths` does; ``--benchmark NAME`` is what the catalog has under that name."""
+    names = [name for name in pairs or () if "=" not in name and not Path(name).suffix and not Path(name).exists()]
+    written = named_paths([pair for pair in pairs or () if pair not in names], option="--benchmark")
+    if not names:
+        return written
+    from lpt_data.benchmarks import paths_of
+    from manifests.catalog import Catalog
+
+    opened = Catalog.open(catalog)
+    return written | {name: paths_of(name, opened) for name in names}
+
+
 def settings(pairs: Sequence[str] | None, file: Path | None) -> dict[str, object]:
     """The values of ``--config F.yaml`` and of ``--set key=value``, the latter on top; the config reads the text."""
     values: dict[str, object] = {} if file is None else _yaml_mapping(file)
@@ -128,3 +153,8 @@ def _yaml_mapping(file: Path) -> dict[str, object]:
     if not isinstance(loaded, dict):
         raise UsageError("a configuration is a mapping", seen=f"{file} holds {loaded!r:.80}", next="key: value lines")
     return {str(key): value for key, value in loaded.items()}
+
+
+def names_of(given: str | None) -> tuple[str, ...]:
+    """``"en, zh"`` as ``("en", "zh")``."""
+    return tuple(name.strip() for name in (given or "").split(",") if name.strip())

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.data import count_or_share, show_report
+from cli.data import show_report
 from cli.options import Against, CatalogDir, Inputs, Json, Layout, examples
 from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
 
@@ -52,6 +52,7 @@ def pairs(
     from lpt_data.config import PairsConfig
     from lpt_data.dataset import Dataset
     from lpt_data.pairs import split_pairs
+    from lpt_data.split import count_or_share
     from manifests.catalog import Catalog
 
     sizes = count_or_share(calibration), count_or_share(hidden_test)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lpt_data.tokenizer_file import TokenizerFile
 
 DEFAULT = "measure"
+RUNS = {"digits": "number", "indentation": "indent", "identifiers": "name", "operators": "operator"}
 
 
 class _MeasuresByDefault(TyperGroup):
@@ -57,7 +58,7 @@ def measure(
     text_column: TextColumn = "text",
     json: Json = False,
 ) -> None:
-    """Characters and bytes a token by language and domain, digits, indentation, vocabulary, attention."""
+    """Characters and bytes a token by language and domain, numbers, code, vocabulary, attention."""
     from lpt_data.dataset import Dataset
     from lpt_data.tokens import measure as measure_tokens
 
@@ -131,15 +132,21 @@ def show(told: dict[str, Any]) -> None:
     """The tokenizers side by side, then by language and by domain."""
     tokenizers = told["tokenizers"]
     table(
-        ["tokenizer", "tokens", "chars/token", "bytes/token", "tokens/number", "tokens/indent", "attention"],
+        [
+            "tokenizer",
+            "tokens",
+            "chars/token",
+            "bytes/token",
+            *(f"tokens/{name}" for name in RUNS.values()),
+            "attention",
+        ],
         [
             (
                 t["name"],
                 f"{t['tokens']:,}",
                 shown(t["characters_per_token"]),
                 shown(t["bytes_per_token"]),
-                shown(t["digits"]["tokens_per_run"]),
-                shown(t["indentation"]["tokens_per_run"]),
+                *(shown(t[kind]["tokens_per_run"]) for kind in RUNS),
                 shown(t["attention_ratio"]),
             )
             for t in tokenizers

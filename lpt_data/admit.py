@@ -23,13 +23,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lpt_data import admitted_folder as folder_
 from lpt_data.audit import AuditReport, audit, contract_of
-from lpt_data.contracts.common import Encoder, Verifier
+from lpt_data.contracts.common import Encoder, PassRates, Verifier
 from lpt_data.contracts.reference import sources
 from lpt_data.dataset import Dataset
 from lpt_data.lineage import Origin, origin
 from lpt_data.progress import Progress
+from lpt_data.schedule_mix import of_split
 from lpt_data.versions import environment
 from manifests.canon import CANON
 from manifests.catalog import Catalog, check_name
@@ -103,6 +106,8 @@ def admit(
     encode: Encoder | None = None,
     max_length: int | None = None,
     verifiers: Mapping[str, Verifier] | None = None,
+    languages: Sequence[str] = (),
+    pass_rates: PassRates | Sequence[str] | None = None,
     layout: str | None = None,
     text_column: str = "text",
     out: Path | str | None = None,
@@ -135,6 +140,8 @@ def admit(
         previous=previous,
         key=key,
         policy=policy,
+        languages=languages,
+        pass_rates=pass_rates,
         progress=progress,
         admitting=name,
     )
@@ -214,7 +221,10 @@ def _evidence(
                 for s in survey.splits
             ),
         ],
-        "splits": {s.name: folder_.digests(s, survey.normaliser, lent.max_length) for s in survey.splits},
+        "splits": {
+            s.name: folder_.digests(s, survey.normaliser, lent.max_length) | _scheduled(read[s.name], s.ids)
+            for s in survey.splits
+        },
         "disjoint": folder_.disjointness(survey),
         "tokenizer": None
         if lent.encode is None
@@ -238,10 +248,16 @@ def _evidence(
     }
 
 
+def _scheduled(files: Sequence[Mapping[str, Any]], ids: np.ndarray) -> dict[str, Any]:
+    """The schedule of a split that a mixture made: a trainer follows it by step."""
+    schedule = of_split(files, ids)
+    return {} if schedule is None else {"schedule": schedule}
+
+
 def _identity(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes two admissions the same: rows, order, source bytes, policy, tokenizer, measured values."""
     splits = {
-        name: [s[k] for k in ("rows_in", "rows", "content_root", "order_sha256", "key")]
+        name: [s.get(k) for k in ("rows_in", "rows", "content_root", "order_sha256", "key", "schedule")]
         for name, s in body["splits"].items()
     }
     others = [*body["against"], *body.get("seeds", ()), *body.get("previous", ())]

@@ -9,7 +9,6 @@ domains keeps their order; an exponent per domain does not: for p < 1, T_i < 1 m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -103,19 +102,3 @@ def whole(amounts: np.ndarray) -> np.ndarray:
         chosen = np.argsort(-np.round(remainders, 9), kind="stable")[:missing]
         down[chosen] += 1
     return down
-
-
-def rate(kind: str, fraction: float, warmup: float, decay: float) -> float:
-    """Return the learning rate at a fraction of training, as a multiple of its peak.
-
-    constant | linear | cosine (the last two fall to 0 from the end of the warm-up) | wsd (warm-up, stable, then linear
-    to 0 over the last `decay`).
-    """
-    if warmup and fraction < warmup:
-        return fraction / warmup
-    if kind == "constant":
-        return 1.0
-    if kind == "wsd":
-        return 1.0 if fraction <= 1 - decay else max(0.0, (1 - fraction) / decay)
-    done = (fraction - warmup) / (1 - warmup)
-    return 1 - done if kind == "linear" else 0.5 * (1 + math.cos(math.pi * done))

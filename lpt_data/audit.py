@@ -17,16 +17,19 @@ from typing import Any
 import numpy as np
 
 from lpt_data.contracts import CONTRACTS
+from lpt_data.contracts.answers import read_rates
+from lpt_data.contracts.collect import survey_split
 from lpt_data.contracts.common import (
     Encoder,
     Finding,
     Outcome,
+    PassRates,
     Verifier,
     share,
 )
 from lpt_data.contracts.groups import COMMON_MEASURES, benchmark_hits
 from lpt_data.contracts.reference import read_against, read_benchmark, read_other
-from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey, survey_split
+from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey
 from lpt_data.dataset import Dataset
 from lpt_data.next_command import Typed, dressed
 from lpt_data.progress import Progress
@@ -39,7 +42,6 @@ EXAMPLES = 5  # rows shown with a metric; `rows(check)` has all of them
 BENCHMARK_READERS = tuple(CONTRACTS[name] for name in ("rlvr", "sft", "preference", "text"))
 # What no check looks for yet. A reader of a green report must not believe otherwise.
 UNSEEN = (
-    "near-duplicates between splits",
     "contamination by n-grams or by meaning (whole questions only)",
     "personal data and secrets",
     "language",
@@ -108,6 +110,8 @@ def audit(
     previous: Sequence[str] | None = None,
     key: str | None = None,
     policy: str | Path | None = None,
+    languages: Sequence[str] = (),
+    pass_rates: PassRates | Sequence[str] | None = None,
     progress: Progress | None = None,
     admitting: str = "",
 ) -> AuditReport:
@@ -115,7 +119,9 @@ def audit(
 
     `key` names the normaliser or the column of the canonical key; None takes the contract's. `max_length` is in tokens.
     `seeds` are what generated rows started from, `previous` earlier rounds of them, the oldest first, one file each.
-    `admitting` is the name under which the splits are being admitted; next commands then repeat the admission.
+    `languages` are those that the replies may be in, as ISO 639-1 codes; `pass_rates` are scored files, or a function
+    that knows the share of a model's samples that were right. `admitting` is the name under which the splits are being
+    admitted; next commands then repeat the admission.
     Raises what the readers raise for files that cannot be read at all, and UsageError for an unknown contract.
     """
     chosen = contract_of(contract)
@@ -123,7 +129,15 @@ def audit(
         raise UsageError("there is nothing to audit", seen="no split was given", next="name at least one file")
     judged_by = load_policy(policy, chosen.name)  # before the rows: a typing error in it should not cost a pass
     normaliser = key or chosen.default_key
+    if languages:
+        from lpt_data.clean.language import check_known  # loads the model of languages
+
+        check_known(languages)
+    rates = read_rates(pass_rates, chosen.name, normaliser) if isinstance(pass_rates, (list, tuple)) else pass_rates
     lent = Instruments(
+        languages=tuple(languages),
+        pass_rates=rates or None,
+        scored=tuple(pass_rates) if isinstance(pass_rates, (list, tuple)) else (),
         encode=encode,
         max_length=max_length,
         verifiers=verifiers,
@@ -147,7 +161,6 @@ def contract_of(name: str) -> Contract:
 
 def _report(survey: Survey, policy: Policy, typed: Typed) -> AuditReport:
     outcomes = {name: _run(measure, survey) for name, measure in _measures(survey).items()}
-    outcomes = _located(survey, outcomes)
     metrics = tuple(_metric(name, outcome) for name, outcome in outcomes.items())
     checks, _ = evaluate(policy, metrics)
     # What broke was meant to run, whether the policy insists on it or not.
@@ -180,43 +193,6 @@ def _run(measure: Measure, survey: Survey) -> Outcome:
         return measure(survey)
     except Exception as error:  # a measure that breaks is an error in the report, never a pass and never a lost report
         return Outcome(None, survey.n, status="error", reason=f"{type(error).__name__}: {error}")
-
-
-def _located(survey: Survey, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    """Return the outcomes with file and line filled in; costs a second read of the splits that have findings."""
-    places = {
-        part.name: locate(
-            part.dataset,
-            {f.row for o in outcomes.values() for f in o.findings if f.split == part.name and not f.file},
-        )
-        for part in survey.splits
-    }
-    placed = {}
-    for name, outcome in outcomes.items():
-        findings = tuple(_placed(f, places[f.split]) for f in outcome.findings)
-        placed[name] = replace(outcome, findings=findings)
-    return placed
-
-
-def _placed(finding: Finding, places: Mapping[int, tuple[str, int]]) -> Finding:
-    if finding.file or finding.row not in places:
-        return finding
-    file, line = places[finding.row]
-    return replace(finding, file=file, line=line)
-
-
-def locate(dataset: Dataset, rows: set[int]) -> dict[int, tuple[str, int]]:
-    """Return file and 1-based line of the given rows of a dataset."""
-    found: dict[int, tuple[str, int]] = {}
-    if not rows:
-        return found
-    wanted = np.fromiter(rows, np.int64, len(rows))
-    for batch in dataset.batches():
-        for index in np.flatnonzero(np.isin(batch.rows, wanted)):
-            found[int(batch.rows[index])] = (str(dataset.files[batch.file].path), int(batch.lines[index]))
-        if len(found) == len(rows):
-            break
-    return found
 
 
 def _metric(name: str, outcome: Outcome) -> Metric:

@@ -54,7 +54,7 @@ def take_list(row: Row, *names: str) -> list[Any]:
         except ValueError:
             raise wrong("a list", names[0], value) from None
     if isinstance(value, (list, tuple)):
-        return list(value)
+        return value if type(value) is list else list(value)
     raise wrong("a list", names[0], value)
 
 
@@ -108,8 +108,17 @@ def tool_call(value: Any, path: str) -> dict[str, Any]:
 
 
 def messages(values: Iterable[Any], path: str) -> list[dict[str, Any]]:
-    """Return a list of chat messages in canonical form."""
+    """Return a list of chat messages in canonical form: the list itself where nothing is to be done."""
+    if type(values) is list and all(map(_is_canonical, values)):
+        return values
     return [message(value, f"{path}[{i}]") for i, value in enumerate(values)]
+
+
+def _is_canonical(value: Any) -> bool:
+    """Whether a message is one of role and text alone, as nearly all are."""
+    return (
+        type(value) is dict and len(value) == 2 and type(value.get("content")) is str and type(value.get("role")) is str
+    )
 
 
 def user(text: str) -> dict[str, Any]:

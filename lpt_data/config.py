@@ -134,7 +134,17 @@ class DropConfig:
     key: str | None = None  # canonical key; None: the contract's
     max_length: int | None = None  # tokens
     tokenizer: str | None = None  # fingerprint
-    references: tuple[str, ...] = ()  # sha256 of each file of --against and --benchmark
+    languages: tuple[str, ...] = ()  # declared ones
+    references: tuple[str, ...] = ()  # sha256 of each file of --against, --scored and --benchmark
+
+
+@dataclass(frozen=True)
+class PackConfig:
+    """How long the sequences are, and for which tokenizer and template they are counted."""
+
+    max_length: int  # tokens
+    tokenizer: str  # fingerprint
+    template_sha256: str
 
 
 def identity(config: Any) -> dict[str, Any]:

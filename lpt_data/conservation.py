@@ -39,9 +39,9 @@ def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[
         kept = np.ones(rows_in, bool)
         kept[gone] = False
         broken = _broken_rewrite(result, kept)
-        may_witness = kept.copy()  # where no copy is to stay, the one that would have stayed goes by its own reason
-        duplicated = result.decisions.filter(pc.equal(result.decisions["reason"], decision_rows.DUPLICATED))
-        may_witness[duplicated["row"].to_numpy()] = True
+        may_witness = kept.copy()  # the row that others went for may go after them, by a reason of its own
+        after = pc.is_in(result.decisions["reason"], pa.array(decision_rows.GOES_AFTER))
+        may_witness[result.decisions.filter(after)["row"].to_numpy()] = True
     if not broken:
         witnesses = result.decisions["witness_row"].drop_null().to_numpy()
         if len(witnesses) and not may_witness[witnesses].all():
@@ -68,7 +68,7 @@ def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[
 
 def gone_rows(decided: pa.Table) -> np.ndarray:
     """Return the rows that decisions take out of the data, int64: all but the rewritten ones."""
-    return decided.filter(pc.not_equal(decided["action"], "rewrite"))["row"].to_numpy()
+    return decided["row"].filter(pc.not_equal(decided["action"], "rewrite")).to_numpy()
 
 
 def _broken_rewrite(result: StageResult, kept: np.ndarray) -> str:

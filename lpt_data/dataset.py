@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lpt_data import arrow_json, layouts
+from lpt_data.batches import Batch, Quarantine, RecordBatch, TextBatch
 from lpt_data.columns import Columns, Shape
 from lpt_data.io.chunks import LARGE, Chunk
 from lpt_data.io.readers import read
@@ -24,39 +25,12 @@ from lpt_data.layouts import Layout
 from lpt_data.record_text import KEYS, text_of
 from lpt_data.text_arrays import invalid_utf8, may_be_blank, text_array, wide
 from manifests.arrow import plain_rows
-from manifests.canon import record_id, text_ids
+from manifests.canon import canonical_bytes, id_of, record_id, text_ids
 from manifests.errors import BadInputError, RecordError
 
+__all__ = ["Batch", "Dataset", "Quarantine", "RecordBatch", "TextBatch", "invalid_utf8", "text_array"]
 
-@dataclass(frozen=True)
-class Quarantine:
-    """A row that could not be used: where it is and why."""
-
-    row: int  # index in the input, over all files in the order given
-    file: str
-    line: int  # 1-based: line of a JSONL or CSV file, row of a Parquet file, element of a JSON array
-    reason: str
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Readable rows of one file, in order; quarantined rows leave gaps in ``rows``."""
-
-    rows: np.ndarray  # int64 [n]
-    lines: np.ndarray  # int64 [n], 1-based place in the file
-    file: int  # index into Dataset.files
-    records: list[dict[str, Any]] | pa.Table
-    raw: list[bytes] | None  # JSONL only: the line as written, without its line ending
-
-
-@dataclass(frozen=True)
-class TextBatch:
-    """The text under one key for a batch of rows."""
-
-    rows: np.ndarray  # int64 [n]
-    texts: pa.Array  # large_string [n], no nulls, none blank
-    ids: np.ndarray  # uint8 [n, 32], canonical record ids
+_NOTHING: dict[str, Any] = {}
 
 
 class Dataset:
@@ -117,20 +91,35 @@ class Dataset:
 
     def records(self) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
         """Yield each row as (row index, canonical record, other columns)."""
-        for row, record, extra, _ in self.identified():
-            yield row, record, extra
+        for batch in self.record_batches():
+            yield from zip(batch.rows, batch.records, batch.beside, strict=True)
 
     def identified(self) -> Iterator[tuple[int, dict[str, Any], dict[str, Any], bytes]]:
         """Yield each row as (row index, canonical record, other columns, record id)."""
+        for batch in self.record_batches():
+            names = [id_of(self.kind, data) for data in batch.data]
+            yield from zip(batch.rows, batch.records, batch.beside, names, strict=True)
+
+    def record_batches(self) -> Iterator[RecordBatch]:
+        """Yield the rows that have a record in batches, with the canonical bytes of each record."""
+        consumed = self.consumed
         for part in self._parts(None):
-            for place, row, record, name in self._converted(part):
-                yield part.row(place), record, self._beside(row), name
+            offsets, lines = (part.start + part.chunk.offsets).tolist(), part.chunk.lines.tolist()
+            batch = RecordBatch([], [], [], [], [], part.file)
+            for place, row, record, data in self._converted(part):
+                batch.rows.append(offsets[place])
+                batch.records.append(record)
+                batch.beside.append(_NOTHING if row.keys() <= consumed else self._beside(row))
+                batch.data.append(data)
+                batch.lines.append(lines[place])
+            if batch.rows:
+                yield batch
 
     def as_written(self) -> Iterator[tuple[int, dict[str, Any], bytes]]:
         """Yield each row that has a record as (row index, its columns as read, record id)."""
         for part in self._parts(None):
-            for place, row, _, name in self._converted(part):
-                yield part.row(place), row, name
+            for place, row, _, data in self._converted(part):
+                yield part.row(place), row, id_of(self.kind, data)
 
     def identify(self, row: dict[str, Any]) -> bytes:
         """Return the record id of a row in the layout of this dataset; raises RecordError where it has no record."""
@@ -257,12 +246,12 @@ class Dataset:
 
     def _keyed_texts(self, part: _Part, key: str) -> TextBatch:
         rows, texts, ids = [], [], []
-        for place, _, record, name in self._converted(part):
+        for place, _, record, data in self._converted(part):
             text = self._value(part, place, record, key)
             if part.usable(place, text, key):
                 rows.append(part.row(place))
                 texts.append(text)
-                ids.append(name)
+                ids.append(id_of(self.kind, data))
         packed = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 32)
         return TextBatch(np.array(rows, np.int64), pa.array(texts, pa.large_string()), packed)
 
@@ -284,7 +273,7 @@ class Dataset:
         return {name: value for name, value in row.items() if name not in consumed}
 
     def _converted(self, part: _Part) -> Iterator[tuple[int, dict[str, Any], dict[str, Any], bytes]]:
-        """Yield (place in the chunk, columns as read, canonical record, record id) of the rows that have a record."""
+        """Yield (place in the chunk, columns as read, canonical record, its bytes) of the rows that have a record."""
         convert, kind = self._layout.convert[self.kind], self.kind
         alias = self.text_column if self.text_column != "text" else None
         records = part.chunk.records
@@ -296,13 +285,13 @@ class Dataset:
                 if typed:
                     arrow_json.refuse_typed(row, typed)
                 record = convert(row)
-                name = record_id(kind, record)
+                data = canonical_bytes(kind, record)
             except RecordError as error:
                 part.reject(place, error.reason, f"{error.what}; {error.seen}")
                 continue
             if kind == "text" and not part.usable(place, record["text"], self.text_column):
                 continue
-            yield place, row, record, name
+            yield place, row, record, data
 
     def _no_column(self, key: str) -> BadInputError:
         near = difflib.get_close_matches(key, self.columns, n=1)

@@ -18,8 +18,8 @@ from lpt_data.config import DropConfig
 from lpt_data.contracts.common import Encoder, Verifier
 from lpt_data.dataset import Dataset
 from lpt_data.io import expand
-from lpt_data.progress import Progress
-from lpt_data.stage import StageReport, StageResult, run_stage
+from lpt_data.progress import Progress, silent
+from lpt_data.stage import StageReport, StageResult, Work
 from manifests import decisions
 from manifests.catalog import Catalog
 from manifests.digests import bytes_sha256
@@ -40,6 +40,8 @@ def drop(
     against: Sequence[str] = (),
     benchmarks: Mapping[str, Sequence[str]] | None = None,
     seeds: Sequence[str] = (),
+    languages: Sequence[str] = (),
+    scored: Sequence[str] = (),
     progress: Progress | None = None,
     dry_run: bool = False,
 ) -> StageReport:
@@ -47,16 +49,41 @@ def drop(
 
     Raises UsageError for a check that the contract has not, CheckNotRunError for one that did not run on this data.
     """
+    work = drop_work(
+        dataset, contract, checks, out=out, key=key, encode=encode, max_length=max_length, verifiers=verifiers,
+        against=against, benchmarks=benchmarks, seeds=seeds, languages=languages, scored=scored,
+    )  # fmt: skip
+    return work.run(catalog, progress or silent, dry_run=dry_run, wait=5.0)
+
+
+def drop_work(
+    dataset: Dataset,
+    contract: str,
+    checks: Sequence[str],
+    *,
+    out: Path,
+    key: str | None = None,
+    encode: Encoder | None = None,
+    max_length: int | None = None,
+    verifiers: Mapping[str, Verifier] | None = None,
+    against: Sequence[str] = (),
+    benchmarks: Mapping[str, Sequence[str]] | None = None,
+    seeds: Sequence[str] = (),
+    languages: Sequence[str] = (),
+    scored: Sequence[str] = (),
+) -> Work:
+    """Return the work of such a removal; raises what `drop` does."""
     if not checks:
         raise UsageError("there is no check to drop rows by", seen="none", next="--check CHECK, as an audit names it")
     named = benchmarks or {}
-    files = [*against, *seeds, *(path for paths in named.values() for path in paths)]
+    files = [*against, *seeds, *scored, *(path for paths in named.values() for path in paths)]
     config = DropConfig(
         contract=contract,
         checks=tuple(sorted(set(checks))),
         key=key,
         max_length=max_length,
         tokenizer=encode.fingerprint if encode else None,
+        languages=tuple(languages),
         references=tuple(sorted(bytes_sha256(source.path) for source in expand(files))) if files else (),
     )
 
@@ -71,11 +98,13 @@ def drop(
             benchmarks=named,
             seeds=seeds or None,
             key=key,
+            languages=languages,
+            pass_rates=scored or None,
             progress=tell,
         )
         return _result(report, config.checks)
 
-    return run_stage("drop", dataset, config, decide, output=out, catalog=catalog, progress=progress, dry_run=dry_run)
+    return Work("drop", dataset, config, decide, (Path(out),), output=str(out))
 
 
 def _result(report: AuditReport, checks: Sequence[str]) -> StageResult:
@@ -111,7 +140,7 @@ def _ran(report: AuditReport, check: str) -> None:
         raise CheckNotRunError(
             f"the check {check} did not run, so it cannot say which rows go",
             seen=f"{outcome.status}: {outcome.reason}",
-            next="give what it needs (--tokenizer, --max-length, --against, --benchmark), or name another check",
+            next="give what it needs (an audit names the option), or name another check",
         )
 
 

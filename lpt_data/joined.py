@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from lpt_data.dataset import Batch, Dataset, Quarantine, TextBatch
+from lpt_data.dataset import Batch, Dataset, Quarantine, RecordBatch, TextBatch
 from lpt_data.layouts import LAYOUTS
 
 
@@ -52,12 +51,12 @@ class Joined(Dataset):
                 yield replace(batch, rows=batch.rows + start)
             start += part.rows_in
 
-    def identified(self) -> Iterator[tuple[int, dict[str, Any], dict[str, Any], bytes]]:
-        """Yield (row, canonical record, other columns, record id) of every part; rows are numbered through."""
+    def record_batches(self) -> Iterator[RecordBatch]:
+        """Yield the rows of every part that have a record; rows are numbered through."""
         start = 0
         for part in self.parts:
-            for row, record, extra, name in part.identified():
-                yield start + row, record, extra, name
+            for batch in part.record_batches():
+                yield replace(batch, rows=[start + row for row in batch.rows])
             start += part.rows_in
 
     def batches(self) -> Iterator[Batch]:

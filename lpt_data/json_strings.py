@@ -38,7 +38,7 @@ def _hex4(data: np.ndarray, i: int, end: int) -> int:
         return -1
     value = 0
     for k in range(i, i + 4):
-        digit = np.int64(data[k])
+        digit = int(data[k])
         if 48 <= digit <= 57:
             digit -= 48
         elif 65 <= digit <= 70:

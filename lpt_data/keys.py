@@ -19,13 +19,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-import sys
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from lpt_data.folding import SPACES, fold_all
 from lpt_data.layouts import countdown_problem
 from lpt_data.record_text import prompt_text
 from manifests.canon import json_text
@@ -33,11 +33,12 @@ from manifests.errors import RecordError
 
 KEY_VERSION = "lpt-key/1"
 _OPERATORS = "+-*/=<>%^"
-_SAME_OPERATOR = str.maketrans({"\u2212": "-", "\u00d7": "*", "\u22c5": "*", "\u00f7": "/", "\u2044": "/"})
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_LONE_POINT = re.compile(r"(?<!\d)\.|\.(?!\d)")
-_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
-_AROUND_OPERATOR = re.compile(rf"\s*([{re.escape(_OPERATORS)}])\s*")
+_SAME_OPERATOR = {"\u2212": "-", "\u00d7": "*", "\u22c5": "*", "\u00f7": "/", "\u2044": "/"}
+_WIDE = re.compile(r"[^\x00-\x7f]")
+# Each starts with the character that it is about, and looks back from there: `re` then skips to the next one.
+_THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
+_LONE_POINT = re.compile(r"\.(?:(?<!\d\.)|(?!\d))")
+_HYPHEN = re.compile(r"-(?<=[^\W\d_]-)(?=[^\W\d_])")
 
 
 def canonical_key(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any], normaliser: str) -> str:
@@ -63,24 +64,93 @@ def key_of(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any], norma
     return key_hash(canonical_key(kind, record, extra, normaliser), normaliser)
 
 
+def key_hashes(
+    kind: str, records: Sequence[Mapping[str, Any]], beside: Sequence[Mapping[str, Any]], normaliser: str
+) -> list[bytes]:
+    """Return the key hash of each row of a batch, as `key_of` does one by one."""
+    start = f"{KEY_VERSION}\0{normaliser}\0".encode()
+    if normaliser not in ("text", "math"):
+        return [key_of(kind, record, extra, normaliser) for record, extra in zip(records, beside, strict=True)]
+    texts = [prompt_text(kind, record) for record in records]
+    return [hashlib.sha256(start + key).digest() for key in normalised(texts, normaliser)]
+
+
+def normalised(texts: Sequence[str], normaliser: str) -> list[bytes]:
+    """Return each text as `normalise_text` or `normalise_math` does, in UTF-8."""
+    if normaliser == "text":
+        return fold_all(texts, _ascii(""), define=normalise_text)
+    return fold_all(texts, _ascii(_OPERATORS + "."), math=_OPERATORS, define=normalise_math)
+
+
 def normalise_text(text: str) -> str:
     """Return text without case, punctuation, symbols and the shape of its spaces."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_punctuation("")).split())
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text).casefold()
+    return _spaced(text, "")
 
 
 def normalise_math(text: str) -> str:
     """Return text as `normalise_text` does, with numbers and operators kept."""
-    text = unicodedata.normalize("NFKC", text.translate(_SAME_OPERATOR)).casefold().translate(_SAME_OPERATOR)
-    text = _LONE_POINT.sub(" ", _THOUSANDS.sub("", text))
-    text = _HYPHEN.sub(" ", text).translate(_punctuation(_OPERATORS + "."))
-    return _AROUND_OPERATOR.sub(r"\1", " ".join(text.split()))
+    if not text.isascii():
+        text = _same_operators(unicodedata.normalize("NFKC", _same_operators(text)).casefold())
+    if "," in text:
+        text = _THOUSANDS.sub("", text)
+    if "." in text:
+        text = _LONE_POINT.sub(" ", text)
+    if "-" in text:
+        text = _HYPHEN.sub(" ", text)
+    text = _spaced(text, _OPERATORS + ".")
+    for sign in _OPERATORS:
+        if sign in text:
+            text = text.replace(f" {sign}", sign).replace(f"{sign} ", sign)
+    return text
+
+
+def _same_operators(text: str) -> str:
+    for other, sign in _SAME_OPERATOR.items():
+        if other in text:
+            text = text.replace(other, sign)
+    return text
+
+
+def _spaced(text: str, kept: str) -> str:
+    """Blank punctuation and symbols but `kept`, and let single blanks stand for white space; ASCII in lower case."""
+    data = text.encode()
+    if len(data) > len(text) and 8 * (len(data) - len(text)) > len(text):
+        return " ".join(text.translate(_punctuation(kept)).split())
+    if len(data) > len(text):  # few characters beyond ASCII, such as quotation marks: each is looked at by itself
+        blanked = _punctuation("")  # what is kept is ASCII
+        data = _WIDE.sub(lambda found: chr(blanked[ord(found[0])]), text).encode()
+    return b" ".join(data.translate(_ascii(kept)).split()).decode()
 
 
 @functools.cache
-def _punctuation(kept: str) -> dict[int, str]:
-    """Map every punctuation mark and symbol to a space. Letters, digits and combining marks (Hindi, Thai) stay."""
-    every = (chr(code) for code in range(sys.maxunicode + 1))
-    return {ord(c): " " for c in every if unicodedata.category(c)[0] in "PS" and c not in kept}
+def _ascii(kept: str) -> bytes:
+    """The table of `bytes.translate` that does for ASCII what NFKC, case folding and `_punctuation` do."""
+    spaced = {c for c in map(chr, range(128)) if unicodedata.category(c)[0] in "PS" and c not in kept} | set(SPACES)
+    return bytes(32 if chr(code) in spaced else ord(chr(code).lower()) if code < 128 else code for code in range(256))
+
+
+class _Punctuation(dict[int, int]):
+    """Maps a code point to a blank where it is punctuation, a symbol or white space, else to itself; filled on demand.
+
+    Letters, digits and combining marks (Hindi, Thai) stay.
+    """
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def __missing__(self, code: int) -> int:
+        char = chr(code)
+        blank = char.isspace() or (unicodedata.category(char)[0] in "PS" and char not in self._kept)
+        self[code] = 32 if blank else code
+        return self[code]
+
+
+@functools.cache
+def _punctuation(kept: str) -> _Punctuation:
+    return _Punctuation(kept)
 
 
 def _text_key(kind: str, record: Mapping[str, Any], extra: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ from lpt_data.ordered import Order
 from lpt_data.places import file_entry
 from lpt_data.progress import Progress, silent
 from lpt_data.record_text import text_of
-from lpt_data.schedule_mix import schedule
+from lpt_data.schedule_mix import schedule, schedule_path
 from lpt_data.stage import StageReport, StageResult, Work
 from lpt_data.tokenizer_file import TokenizerFile, open_tokenizer
 from manifests import decisions
@@ -65,6 +65,12 @@ def mix(
     `show` is called with the plan before a row is written; with `plan_only` nothing is written at all. Raises
     BadInputError for domains that do not fit together or a total in tokens without a tokenizer.
     """
+    work = mix_work(spec, out=out, tokenizer=tokenizer, show=show)
+    return work.run(catalog, progress or silent, dry_run=plan_only, wait=wait)
+
+
+def mix_work(spec: MixSpec, *, out: Path, tokenizer: TokenizerFile | None = None, show: Shown | None = None) -> Work:
+    """Return the work of a mixture; raises what `mix` does."""
     if spec.unit == "tokens" and tokenizer is None:
         if spec.tokenizer is None:
             raise BadInputError(
@@ -81,8 +87,8 @@ def mix(
         files=tuple(len(part.files) for part in parts),
         tokenizer_sha256=counter.sha256 if counter is not None else "",
     )
-    joined, tell = Joined(parts), progress or silent
-    work = Work(
+    joined = Joined(parts)
+    return Work(
         "mix",
         joined,
         config,
@@ -91,7 +97,6 @@ def mix(
         output=str(out),
         finish=lambda written, result: _finish(config, written[0], result),
     )
-    return work.run(catalog, tell, dry_run=plan_only, wait=wait)
 
 
 def _open(domain: Domain, spec: MixSpec) -> Dataset:
@@ -283,11 +288,6 @@ def _plan_hash(spec: MixSpec, pools: Sequence[Pool]) -> str:
 
 
 # -- after the file is written
-
-
-def schedule_path(out: Path) -> Path:
-    """Return where the schedule of an output lies: beside it, `NAME.mix-schedule.json`."""
-    return out.parent / f"{out.name}.mix-schedule.json"
 
 
 def _finish(spec: MixSpec, file: Mapping[str, Any], result: StageResult) -> Mapping[str, Any]:

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from lpt_data.contracts.common import (
     NO_BENCHMARK,
+    NO_LANGUAGE,
     NO_LENGTH,
     NO_PREVIOUS,
+    NO_RATES,
     NO_REFERENCE,
     NO_SEEDS,
     NO_TOKENIZER,
@@ -36,6 +38,8 @@ RUN_WITH = {
     NO_BENCHMARK: "--benchmark NAME=PATH",
     NO_SEEDS: "--seeds FILE",
     NO_PREVIOUS: "--previous FILE",
+    NO_LANGUAGE: "--languages en",
+    NO_RATES: "--scored SCORED.jsonl",
 }
 ADMIT_SPLITS = ("train", "validation", "test")  # the options of `lpt admit`; other splits come from Python
 
@@ -91,6 +95,7 @@ class Typed:
             "--key": survey.normaliser if survey.normaliser != survey.contract.default_key else None,
             "--tokenizer": (lent.encode.name or "TOKENIZER") if lent.encode else None,
             "--max-length": str(lent.max_length) if lent.max_length else None,
+            "--languages": ",".join(lent.languages) or None,
             "--policy": (self.policy or None) if judged else None,
             "--layout": first.layout if not _detected(first) else None,
             "--text-column": first.text_column if first.text_column != "text" else None,
@@ -103,6 +108,8 @@ class Typed:
             words += ["--seeds", file["path"]]
         for earlier in lent.previous:
             words += ["--previous", *(file["path"] for file in earlier.sources)]
+        for path in lent.scored:
+            words += ["--scored", path]
         for benchmark in lent.benchmarks:
             for file in benchmark.sources:
                 words += ["--benchmark", f"{benchmark.name}={file['path']}"]

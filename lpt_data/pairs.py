@@ -56,15 +56,21 @@ def split_pairs(
 
     Raises UsageError for sizes or columns that make no sense, BadInputError when there are too few groups.
     """
+    work = pairs_work(dataset, config, Path(out), against)
+    make_folder(out)
+    return work.run(catalog, progress or silent, dry_run=False, wait=5.0)
+
+
+def pairs_work(dataset: Dataset, config: PairsConfig, folder: Path, against: Sequence[str] = ()) -> Work:
+    """Return the work of such a split into `folder`, which need not be there yet; raises what `split_pairs` does."""
     _check(config, dataset)
     references = open_any(against, dataset.kind) if against else ()
     config = replace(config, against=tuple(f["sha256"] for reference in references for f in sources(reference)))
-    folder = make_folder(out)
     extension = dataset.files[0].format
     outputs = tuple(folder / f"{name}.{extension}" for name in NAMES if name == "train" or getattr(config, name))
     check_folder(folder, outputs, NAMES)
     names = tuple(path.stem for path in outputs)
-    work = Work(
+    return Work(
         "pairs",
         dataset,
         config,
@@ -73,7 +79,6 @@ def split_pairs(
         output=str(folder),
         finish=lambda written, result: _finish(dataset, config, folder, written, result),
     )
-    return work.run(catalog, progress or silent, dry_run=False, wait=5.0)
 
 
 def _check(config: PairsConfig, dataset: Dataset) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -25,7 +25,7 @@ def path_of(directory: Path, stage_id: str) -> Path:
 
 
 def save(path: Path, dataset: Dataset, result: StageResult) -> None:
-    """Write a result down, whole or not at all."""
+    """Write a result down, whole or not at all: an .npz whose tables are written as they are, never held twice."""
     told = {
         "extra": result.extra,
         "rows_in": dataset.rows_in,
@@ -33,20 +33,25 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
         "quarantined": [asdict(found) for found in dataset.quarantined()],
         "left_out": [] if result.order is None else list(result.order.left_out),
     }
-    arrays: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "record_ids": result.record_ids,
-        "decisions": _packed(result.decisions),
+        "decisions": result.decisions,
         "told": np.frombuffer(orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
     }
     if result.part is not None:
-        arrays["part"] = result.part
+        parts["part"] = result.part
     if result.rewritten is not None:
-        arrays["rewritten"] = _packed(result.rewritten)
+        parts["rewritten"] = result.rewritten
     if result.order is not None:
-        arrays |= {"order": result.order.rows, "added": _packed(result.order.added)}
-        arrays |= {} if result.order.ids is None else {"ids": result.order.ids}
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **arrays)
+        parts |= {"order": result.order.rows, "added": result.order.added}
+        parts |= {} if result.order.ids is None else {"ids": result.order.ids}
+    with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as file:
+        for name, part in parts.items():
+            with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                if isinstance(part, pa.Table):
+                    _pack(part, member)
+                else:
+                    np.lib.format.write_array(member, np.asanyarray(part), allow_pickle=False)
 
 
 def load(path: Path, dataset: Dataset) -> StageResult | None:
@@ -72,11 +77,15 @@ def load(path: Path, dataset: Dataset) -> StageResult | None:
     )
 
 
-def _packed(table: pa.Table) -> np.ndarray:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
+def _pack(table: pa.Table, member: IO[bytes]) -> None:
+    """Write a table as an array of the bytes of an Arrow file."""
+    size = pa.MockOutputStream()
+    with pa.ipc.new_file(size, table.schema) as writer:
         writer.write_table(table)
-    return np.frombuffer(sink.getvalue(), np.uint8)
+    header = {"descr": "|u1", "fortran_order": False, "shape": (size.size(),)}
+    np.lib.format.write_array_header_1_0(member, header)
+    with pa.PythonFile(member, "w") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
 
 
 def _unpacked(packed: np.ndarray) -> pa.Table:

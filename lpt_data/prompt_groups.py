@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +31,7 @@ _BATCH = 4096
 Record = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Links:
+class Links(NamedTuple):
     """What joins a row to others: 32-byte hashes. A row without `same` is joined to nothing."""
 
     own: bytes  # its canonical key, b"" for a prompt that says nothing
@@ -53,7 +51,9 @@ def links(
 
     `hashed` is the key hash of the row where it is known already.
     """
-    grouped = tuple(_column(name, extra[name]) for name in columns if extra.get(name) is not None)
+    grouped = tuple([_column(name, extra[name]) for name in columns if extra.get(name) is not None])
+    if hashed and key in NORMALISERS and _is_one_question(kind, record):
+        return Links(hashed, (hashed, *grouped))
     asked = key not in NORMALISERS or prompt_text(kind, record).strip()
     own = (hashed or key_of(kind, record, extra, key)) if asked else b""
     mine = (own,) if own else ()
@@ -64,6 +64,19 @@ def links(
     turns = [i for i, message in enumerate(history[:-1]) if message.get("role") == "user"]
     shorter = [_key(history[: i + 1], key) for i in turns]
     return Links(own, (*mine, *(o for o in others if o), *grouped), tuple(h for h in shorter if h))
+
+
+def _is_one_question(kind: str, record: Record) -> bool:
+    """Whether a pair is a question, one turn long, and two replies: no other history is in it."""
+    if kind != "preference":
+        return False
+    prompt, chosen, rejected = record.get("prompt") or (), record["chosen"], record["rejected"]
+    if not len(prompt) == len(chosen) == len(rejected) == 1:
+        return False
+    if chosen[0].get("role") == "user" or rejected[0].get("role") == "user":
+        return False
+    said = prompt[0].get("content") if prompt[0].get("role") == "user" else None
+    return bool(said) and not said.isspace()
 
 
 def _column(name: str, value: Any) -> bytes:

@@ -6,6 +6,7 @@
                  "observed": {domain: share}, "rows": {domain: n}, "learning_rate": [start, end]}]}
 
 The rows of the data file are in the order of training: step s reads rows [s * rows_per_step, (s + 1) * rows_per_step).
+A split that is admitted out of the data file takes the schedule that lies beside it into its manifest (`of_split`).
 `end_*` are exclusive; a step whose rows lie in two phases is counted in both. Without `rows_per_step` the steps are
 null and a trainer follows the row ranges. Learning rates are multiples of the peak.
 """
@@ -13,13 +14,16 @@ null and a trainer follows the row ranges. Learning rates are multiples of the p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
-from lpt_data.allocation import rate
 from lpt_data.mix_spec import LearningRate, MixSpec
 from manifests.digests import order_sha256
+from manifests.errors import BadInputError
+from manifests.rates import rate
 
 TYPE = "lpt.mix-schedule/1"
 
@@ -64,3 +68,35 @@ def schedule(
         },
         "phases": list(phases),
     }
+
+
+def schedule_path(out: Path) -> Path:
+    """Return where the schedule of an output lies: beside it, `NAME.mix-schedule.json`."""
+    return out.parent / f"{out.name}.mix-schedule.json"
+
+
+def of_split(files: Sequence[Mapping[str, Any]], ids: np.ndarray) -> dict[str, Any] | None:
+    """Return the schedule of the rows of a split: what lies beside its one file, with the file's own name left out.
+
+    `ids` are those of the rows admitted, uint8 [rows, 32], in order. Raises BadInputError where the schedule is of
+    other rows than these, since its steps would read what they were not meant to.
+    """
+    places = [schedule_path(Path(file["path"])) for file in files]
+    there = [path for path in places if path.is_file()]
+    if not there:
+        return None
+    path = there[0]
+    try:
+        body = orjson.loads(path.read_bytes())
+        told = body["data"] if body["type"] == TYPE else {}
+        same = told["sha256"] == files[0]["sha256"] and told["order_sha256"] == order_sha256(ids)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInputError("the schedule beside a file is none", seen=f"{path}: {error}", next="remove it") from error
+    if len(files) > 1 or not same:
+        why = "it is one of several files" if len(files) > 1 else "the file, or the rows read of it, are others"
+        raise BadInputError(
+            "the schedule beside a file is of other rows than the split",
+            seen=f"{path}: {why}",
+            next="admit the file as `lpt data mix` wrote it, or remove the schedule to train on it in any order",
+        )
+    return {**body, "data": {name: value for name, value in told.items() if name != "file"}}

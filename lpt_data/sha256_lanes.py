@@ -16,7 +16,8 @@ import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from lpt_data.wide import intrinsic
 
 LANES = 16
 BLOCK = 64  # bytes

@@ -64,13 +64,19 @@ def split(
 
     Raises UsageError for counts that make no sense, BadInputError when there are fewer keys than are to be held out.
     """
+    work = split_work(dataset, config, Path(out))
+    make_folder(out)
+    return work.run(catalog, progress or silent, dry_run=False, wait=wait)
+
+
+def split_work(dataset: Dataset, config: SplitConfig, folder: Path) -> Work:
+    """Return the work of a split into `folder`, which need not be there yet; raises what `split` does."""
     _check(config, dataset)
-    folder = make_folder(out)
     extension = dataset.files[0].format
     outputs = tuple(folder / f"{name}.{extension}" for name in NAMES if name == "train" or getattr(config, name))
     names = tuple(path.stem for path in outputs)
     check_folder(folder, outputs)
-    work = Work(
+    return Work(
         "split",
         dataset,
         config,
@@ -79,7 +85,13 @@ def split(
         output=str(folder),
         finish=lambda written, result: _finish(dataset, config, folder, written, result),
     )
-    return work.run(catalog, progress or silent, dry_run=False, wait=wait)
+
+
+def count_or_share(value: float) -> int | float:
+    """Return a size as the configs want it: a whole number is a count, what lies below 1 a share."""
+    if value >= 1 and not float(value).is_integer():  # inf, too
+        raise UsageError("a count of keys is whole", seen=value, next="--test 500, or a share below 1: --test 0.1")
+    return int(value) if value >= 1 or value == 0 else value
 
 
 def assign(keys: np.ndarray, config: SplitConfig) -> np.ndarray:
@@ -119,7 +131,7 @@ def _number(held_out: float, keys: int) -> int:
 def check_folder(folder: Path, outputs: tuple[Path, ...], names: tuple[str, ...] = NAMES) -> None:
     """Refuse a folder with a file of another split, which would be taken for part of this one."""
     written = {path.name for path in outputs}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.name.split(".")[0] in names and path.suffix and path.name not in written:
             raise BadInputError(
                 "the output folder holds a file of another split",

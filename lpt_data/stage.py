@@ -155,7 +155,9 @@ class Work:
     finish: Finish | None = None
     references: tuple[SourceFile, ...] = ()  # files read besides the dataset, none of whose rows is written
 
-    def run(self, catalog: Catalog, progress: Progress, *, dry_run: bool, wait: float) -> StageReport:
+    def run(
+        self, catalog: Catalog, progress: Progress = silent, *, dry_run: bool = False, wait: float = 5.0
+    ) -> StageReport:
         """Do the work under the lock of its output, or return the record of the same work done before."""
         started = time.perf_counter()
         check_outputs(self.outputs, self.dataset, self.references)
@@ -175,6 +177,15 @@ class Work:
             if references:
                 body["references"] = references
             return self._report(body, catalog.put(body), catalog)
+
+    def standing(self, catalog: Catalog, progress: Progress = silent) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return the identity of the work (what its stage_id is made of, and that) and the record of the same work
+        whose outputs are intact, or None; writes nothing.
+        """
+        stage_id, inputs, references = self._identity(progress)
+        done = self._done(catalog, stage_id)
+        told = {"stage_id": stage_id, "config": identity(self.config), "inputs": inputs, "references": references}
+        return told, None if done is None else done[1]
 
     def _identity(self, progress: Progress) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the stage id, and inputs and references with digests; file names and times are no part of the id."""

@@ -221,7 +221,7 @@ def _word_edges(low: np.ndarray, used: int, edges: np.ndarray) -> int:
                 edges[k + np.uint64(n)] = block + lowest(left)
                 left &= left - _U1
             k += _U8
-    return np.int64(count) // 2
+    return int(np.int64(count)) // 2
 
 
 @njit(nogil=True, cache=True)
@@ -233,16 +233,15 @@ def _hash_words(low: np.ndarray, used: int, out: np.ndarray, edges: np.ndarray, 
     count = _word_edges(low, used, edges)
     longs = 0
     for n in range(count):
-        start = np.int64(edges[2 * n])
-        length = np.int64(edges[2 * n + 1]) - start
+        start = int(edges[2 * n])
+        length = int(edges[2 * n + 1]) - start
         w = (reverse64(load64(low, start)) >> _U1) >> np.uint64((63 - 8 * length) & 63)
         out[n] = fmix64(fold(_START, w) + np.uint64(length) * _LENGTH) & ~_U1
         long[longs] = n
         longs += length >= 8
-    for k in range(longs):
-        n = long[k]
-        start = np.int64(edges[2 * n])
-        end = np.int64(edges[2 * n + 1])
+    for n in long[:longs]:
+        start = int(edges[2 * n])
+        end = int(edges[2 * n + 1])
         length = end - start
         h = _START
         while start + 8 <= end:

@@ -23,7 +23,7 @@ def ids_of(texts: pa.Array) -> np.ndarray:
     written, starts, lengths = _canonical(offsets, data, before, after)
     if sha256_lanes.worth_it():
         return sha256_lanes.digests(written, starts, sha256_lanes.START)
-    view, sha256 = memoryview(written), hashlib.sha256
+    view, sha256 = written.data, hashlib.sha256
     bounds = zip(starts.tolist(), (starts[:-1] + lengths).tolist(), strict=False)
     digests = [sha256(view[start:end]).digest() for start, end in bounds]
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)

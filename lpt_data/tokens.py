@@ -3,6 +3,8 @@
     characters/token, bytes/token   of all text of a record, without the tokens that a model adds around it
     tokens per digit run            tokens that touch a run of digits 0-9; 1 is a number in one token
     tokens per indentation          tokens that touch the blanks at the start of a line that says something
+    tokens per identifier           tokens that touch a name_like_this or likeThis, which prose has not
+    tokens per operator             tokens that touch an operator of two signs or three: ==, ->, +=, **
     attention                       (tokens / tokens of the first tokenizer)^2: cost of attention over the same text
 
 Does not say which tokenizer trains the better model: compression alone does not tell.
@@ -26,6 +28,9 @@ from manifests.errors import BadInputError, UsageError
 _BATCH = 256  # texts encoded at a time
 _DIGITS = re.compile(r"[0-9]+")
 _INDENT = re.compile(r"^[ \t]+(?=\S)", re.MULTILINE)
+_IDENTIFIER = re.compile(r"\b(?:[A-Za-z]\w*_\w+|[a-z]+[A-Z][A-Za-z0-9]*)\b")
+_OPERATOR = re.compile(r"(?:\*\*|//|<<|>>)=|[=!<>+\-*/%&|^]=|->|=>|\*\*|//|::|&&|\|\||<<|>>|\+\+")
+_RUNS = {"digits": _DIGITS, "indentation": _INDENT, "identifiers": _IDENTIFIER, "operators": _OPERATOR}
 _MOST_GROUPS = 200  # languages or domains told apart; a column with more is no such column
 NO_LETTERS = "no letters"
 # First code point of a stretch of Unicode -> the script that most of its letters belong to. Blocks, not characters:
@@ -96,7 +101,7 @@ class _Pieces:
 
     used: np.ndarray  # bool [vocabulary]
     unknown: int = 0
-    runs: dict[str, list[int]] = field(default_factory=lambda: {"digits": [0, 0, 0], "indentation": [0, 0, 0]})
+    runs: dict[str, list[int]] = field(default_factory=lambda: {kind: [0, 0, 0] for kind in _RUNS})
 
 
 def measure(
@@ -207,8 +212,7 @@ def _encode(tokenizer: TokenizerFile, texts: Sequence[str], kept: _Pieces) -> np
             kept.used = np.concatenate([kept.used, np.zeros(int(ids.max()) + 1 - len(kept.used), bool)])
         kept.used[ids] = True
         kept.unknown += 0 if unknown_id is None else int((ids == unknown_id).sum())
-        spans = [("digits", _DIGITS), ("indentation", _INDENT)]
-        found = [(kind, [m.span() for m in pattern.finditer(text)]) for kind, pattern in spans]
+        found = [(kind, [m.span() for m in pattern.finditer(text)]) for kind, pattern in _RUNS.items()]
         if any(runs for _, runs in found):
             offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
             for kind, runs in found:

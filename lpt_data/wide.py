@@ -12,9 +12,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _intrinsic
 
 WIDTH = 64  # bytes that a mask looks at
+intrinsic: Any = _intrinsic  # a call has one argument less than the function that types it
 _BYTE, _WORD = ir.IntType(8), ir.IntType(64)
 _VECTOR = ir.VectorType(_BYTE, WIDTH)
 

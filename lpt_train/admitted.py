@@ -55,6 +55,7 @@ class AdmittedSplit:
     order_sha256: str
     tokenizer: dict[str, Any] | None
     verified: Literal["admitted", "unadmitted"]
+    schedule: dict[str, Any] | None = None  # lpt.mix-schedule/1, of the mixture that wrote the rows
 
     @property
     def kind(self) -> str:
@@ -116,7 +117,7 @@ def load_split(ref: str, *, catalog: Catalog | None = None) -> AdmittedSplit:
         name=body["name"], version=body["version"], split=split, contract=contract, manifest_id=loaded.id,
         verdict=body["verdict"], table=table, record_ids=[row.tobytes().hex() for row in ids],
         content_root=entry["content_root"], order_sha256=entry["order_sha256"], tokenizer=body.get("tokenizer"),
-        verified="admitted",
+        verified="admitted", schedule=entry.get("schedule"),
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ Config = TypeVar("Config")
 SCHEDULES = ("constant", "linear", "cosine")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+MIX_SCHEDULES = ("auto", "follow", "ignore")
 EXECUTIONS = ("auto", "graph", "compiled", "eager", "rows")
 TRUNCATIONS = ("drop", "keep_start")
 _LARGEST_SEED = 2**63 - 1  # what torch takes
@@ -122,6 +123,7 @@ class SFTConfig:
     per_device_eval_batch_size: int = 8  # rows
     logits_chunk: int = 1024  # token positions whose logits exist at the same time
     execution: str = "auto"  # auto | graph | compiled | eager | rows: how a micro-batch runs; auto: the fastest
+    mix_schedule: str = "auto"  # auto: the steps of the mixture where the split has one; follow; ignore
     optim: Optim = field(default_factory=Optim)
     lora: Lora = field(default_factory=Lora)
     run: RunOptions = field(default_factory=RunOptions)
@@ -129,6 +131,7 @@ class SFTConfig:
     def __post_init__(self) -> None:
         one_of("truncation", self.truncation, TRUNCATIONS)
         one_of("execution", self.execution, EXECUTIONS)
+        one_of("mix_schedule", self.mix_schedule, MIX_SCHEDULES)
         for name in (
             "per_device_train_batch_size",
             "gradient_accumulation_steps",

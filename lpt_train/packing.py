@@ -6,17 +6,17 @@ nearly constant; it changes no row.
 
 from __future__ import annotations
 
-import bisect
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lpt_train.render import Encoded, Renderer
-from manifests.errors import LptError, RecordError, RefusedError
+from manifests.bins import best_fit_decreasing as best_fit_decreasing
+from manifests.errors import RecordError, RefusedError
 
 
 @dataclass(frozen=True)
@@ -108,28 +108,6 @@ def fit(encoded: Encoded, max_length: int, truncation: str) -> Encoded:
             seen=f"{len(encoded.ids)} tokens > {max_length}", next="raise max_length",
         )  # fmt: skip
     return cut
-
-
-def best_fit_decreasing(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices of `lengths` in bins of at most `budget` each: longest first, into the fullest bin that takes it.
-
-    Deterministic; every index is in exactly one bin. Raises `LptError` for a length over the budget.
-    """
-    if lengths and max(lengths) > budget:
-        raise LptError("a row does not fit into an empty bin", seen=f"{max(lengths)} tokens > {budget}")
-    bins: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # (tokens left, bin), sorted
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        place = bisect.bisect_left(room, (lengths[index], -1))
-        if place == len(room):
-            bins.append([index])
-            left, number = budget - lengths[index], len(bins) - 1
-        else:
-            left, number = room.pop(place)
-            bins[number].append(index)
-            left -= lengths[index]
-        bisect.insort(room, (left, number))
-    return bins
 
 
 @functools.lru_cache(maxsize=4)

@@ -119,6 +119,10 @@ class Renderer:
             )
         return Encoded(ids, [0] + [1] * (len(ids) - 1))
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text that ids spell, special tokens included."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
     def _prepare(self, messages: Any, tools: Any) -> tuple[list[dict[str, Any]], list[Any] | None]:
         if self.template is None:
             raise BadInputError(

@@ -1,11 +1,10 @@
 """Supervised fine-tuning (and continued pre-training on text): the whole loop, top to bottom.
 
-Leaves out what later layers own: several GPUs, mixing schedules, roll-back after a spike.
+Leaves out what later layers own: several GPUs, roll-back after a spike.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,16 +17,16 @@ from lpt_train.adapters import adamw, load_for_training, parameter_report, train
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.checkpoint import Restored, save_checkpoint
 from lpt_train.config import SFTConfig, to_mapping
+from lpt_train.data_order import Scheduled, Shuffled, data_order
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.sft import sft_loss
 from lpt_train.micro_batch import Extras, MicroBatch
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
-from lpt_train.packing import Rendered, Row, best_fit_decreasing, epoch_order, render_rows, units_at
+from lpt_train.packing import Rendered, Row, render_rows
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
-from lpt_train.schedule import multiplier
 from manifests.catalog import Catalog
 from manifests.digests import tokenized_id
 from manifests.errors import RefusedError
@@ -57,30 +56,27 @@ def train(
     check_tokenizer(split, renderer.fingerprint, renderer.name)
     rendered = render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
     held_out = _held_out(eval_split, renderer, config)
-    units = _units(rendered.rows, config)
+    order = data_order(split, rendered.rows, config)
     seed_everything(options.seed)  # before the adapter draws its first values
     model = load_for_training(source, config.lora, place)
     check_vocabulary(model, tokenizer)
     check_head(model)
-    run_micro_batch = _micro_batch(model, place, config, units, pad_id(tokenizer))
+    run_micro_batch = _micro_batch(model, place, config, order.units, pad_id(tokenizer))
     optimizer, trained = adamw(model, opt), trainable(model)
     proof = Proof(model)
 
-    rows_a_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    rows_in_all = math.ceil(len(units) * options.num_train_epochs)
-    if options.max_steps > 0:
-        rows_in_all = options.max_steps * rows_a_step
-    total = math.ceil(rows_in_all / rows_a_step)
+    total = order.steps
     run = Run.create(
         out, "sft", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
+        tokenized_id=_tokenized_id(split, renderer, config, order), catalog=catalog, resume=resume,
     )  # fmt: skip
     run.notes += (
-        dropped_notes(rendered.dropped, len(rendered.rows)) + split_notes(split, eval_split) + run_micro_batch.notes
-    )
+        dropped_notes(rendered.dropped, len(rendered.rows))
+        + split_notes(split, eval_split) + order.notes + run_micro_batch.notes
+    )  # fmt: skip
     start = 0
-    check = partial(whole_steps, rows_a_step=rows_a_step, total=total)
+    check = partial(whole_steps, rows_a_step=order.per_step, total=total)
     if resume and (back := run.take_up(model, optimizer, check=check)) is not None:
         start = back.step
         proof.restore(back.extra["proof"])
@@ -91,15 +87,10 @@ def train(
         if held_out and start == 0:
             run.log(0, {"eval_loss": evaluate_loss(run_micro_batch, held_out.rows, config)})
         for step in range(start, total):
-            first = step * rows_a_step
-            taken = units_at(first, min(rows_a_step, rows_in_all - first), units=len(units), seed=options.seed)
-            batches = [
-                [row for i in part for row in units[i]] for part in batched(taken, config.per_device_train_batch_size)
-            ]
+            lines = batched(order.lines(step), config.per_device_train_batch_size)
+            batches = [[row for unit in part for row in unit] for part in lines]
             supervised = sum(row.supervised for rows in batches for row in rows)  # of the whole step: one denominator
-            rate = opt.learning_rate * multiplier(
-                step, total_steps=total, warmup_steps=opt.warmup_steps, kind=opt.lr_scheduler_type
-            )
+            rate = opt.learning_rate * order.multiplier(step)
             for group in optimizer.param_groups:
                 group["lr"] = rate
 
@@ -117,7 +108,7 @@ def train(
             metrics = {
                 "loss": loss, "grad_norm": grad_norm, "learning_rate": rate, "supervised_tokens": supervised,
                 "tokens": (tokens := sum(len(row.ids) for rows in batches for row in rows)),
-                "epoch": min(first + rows_a_step, rows_in_all) / len(units),
+                "epoch": order.epoch(done), **order.metrics(step),
                 **speed.step(done, tokens),
             }  # fmt: skip
             last = done == total or bool(stop)
@@ -131,18 +122,17 @@ def train(
             if last or (options.save_steps and done % options.save_steps == 0):
                 save_checkpoint(
                     run.checkpoints, step=done, model=model, optimizer=optimizer, provenance=run.provenance,
-                    cursor={"place": min(done * rows_a_step, rows_in_all), "units": len(units)},
+                    cursor={"place": order.place(done), "units": len(order.units)},
                     config=to_mapping(config), extra={"proof": proof.state()}, tokenizer=tokenizer,
                     keep_last=options.save_total_limit,
                 )  # fmt: skip
             if last:
                 break
-    order = hashlib.sha256(epoch_order(len(units), options.seed, 0).tobytes()).hexdigest()
     return run.finish(
         "done" if done >= total else "stopped", steps=done, proof=proof.finish(),
         failures=[f"stopped by {stop.signal}"] if done < total else [], tokens_per_second=speed.tokens_per_second,
         extra={
-            "data": {**rendered.to_json(), "units": len(units), "epoch_order_sha256": order}, **parameter_report(model),
+            "data": {**rendered.to_json(), **order.to_json()}, **parameter_report(model),
             "execution": run_micro_batch.way,
         },
     )  # fmt: skip
@@ -183,14 +173,6 @@ def batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[i : i + size] for i in range(0, len(items), size)]
 
 
-def _units(rows: list[Row], config: SFTConfig) -> list[list[Row]]:
-    """What a line of a batch holds: one row, or the rows of one bin when packing."""
-    if not config.packing:
-        return [[row] for row in rows]
-    bins = best_fit_decreasing([len(row.ids) for row in rows], config.max_length)
-    return [[rows[i] for i in members] for members in bins]
-
-
 def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig) -> Rendered | None:
     if split is None:
         return None
@@ -209,12 +191,13 @@ def whole_steps(back: Restored, *, rows_a_step: int, total: int) -> None:
         )
 
 
-def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig) -> str:
+def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig, order: Shuffled | Scheduled) -> str:
     """The id of what the accelerator sees: rows, order, tokenizer, length, packing and mask policy."""
     return tokenized_id({
         "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
         "max_length": config.max_length, "truncation": config.truncation, "packing": config.packing,
         "mask": "all" if split.kind == "text" else "assistant",
+        **({"mix_schedule": order.schedule["plan_hash"]} if isinstance(order, Scheduled) else {}),
     })  # fmt: skip
 
 

@@ -16,6 +16,7 @@ it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -74,7 +75,12 @@ def canonical_json(value: Any) -> bytes:
 
 def record_id(kind: str, row: Mapping[str, Any]) -> bytes:
     """Return the 32 bytes that identify `row` as a record of `kind`."""
-    return hashlib.sha256(_prefix(kind) + canonical_bytes(kind, row)).digest()
+    return id_of(kind, canonical_bytes(kind, row))
+
+
+def id_of(kind: str, data: bytes) -> bytes:
+    """Return the 32 bytes that identify the record of `kind` whose canonical bytes are `data`."""
+    return hashlib.sha256(_prefix(kind) + data).digest()
 
 
 def record_ids(kind: str, rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
@@ -137,6 +143,7 @@ def _holds_no_number(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(map(_holds_no_number, value))
 
 
+@functools.cache
 def _prefix(kind: str) -> bytes:
     if kind not in FIELDS:
         raise UsageError("unknown kind of record", seen=kind, next=f"one of: {', '.join(FIELDS)}")
@@ -178,12 +185,11 @@ def _messages(value: Any, path: str) -> list[dict[str, Any]]:
 
 def _is_plain(message: Any) -> bool:
     """Whether a message is already in canonical form: strings alone under known names, no tool calls."""
-    return (
-        type(message) is dict
-        and "role" in message
-        and message.keys() <= _PLAIN
-        and all(type(item) is str for item in message.values())
-    )
+    if type(message) is not dict or "role" not in message:
+        return False
+    if len(message) == 2:
+        return type(message["role"]) is str and type(message.get("content")) is str
+    return message.keys() <= _PLAIN and all(type(item) is str for item in message.values())
 
 
 def _message(value: Any, path: str) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from manifests.files import atomic_path
 
 ACTIONS = ("remove", "rewrite", "quarantine")
 DUPLICATED = "duplicated_row"  # reason of a row that would have been kept, where no copy was to stay
+OVERLAP = "benchmark_overlap"  # reason of a row that repeats a benchmark item, whichever copies of it went before
+GOES_AFTER = (DUPLICATED, OVERLAP)  # reasons of rows that may have been kept over others in the same stage
 SCHEMA = pa.schema(
     [
         pa.field(
@@ -117,7 +119,7 @@ def new_ids(decisions: pa.Table) -> pa.ChunkedArray:
 
 def reasons(decisions: pa.Table, action: str) -> dict[str, int]:
     """Return how many rows went for each reason of one action, the most frequent first."""
-    chosen = decisions.filter(pc.equal(decisions["action"], action))["reason"]
+    chosen = decisions["reason"].filter(pc.equal(decisions["action"], action))
     counts = [(entry["values"], entry["counts"]) for entry in pc.value_counts(chosen).to_pylist()]
     return dict(sorted(counts, key=lambda count: -count[1]))
 

@@ -29,22 +29,22 @@ def make(out: Path, documents: int, seed: int) -> None:
     rng.shuffle(vocabulary)
     weights = list(accumulate(1 / (rank + 3) for rank in range(len(vocabulary))))
     passages = [rng.choices(vocabulary, cum_weights=weights, k=PASSAGE) for _ in range(PASSAGES)]
-    made: list[list[str]] = []
+    made: list[list[str]] = [[]] * WINDOW  # the last documents, by number modulo WINDOW
     with out.open("w") as corpus, Path(f"{out}.truth").open("w") as truth:
         for i in range(documents):
             if i > 100 and rng.random() < 0.25:
                 of = rng.randrange(max(0, i - WINDOW), i)
-                words = list(made[of])
+                words = list(made[of % WINDOW])
                 for _ in range(rng.choice([0, 1, 2, 3, 4, 6, 8, 12])):
                     words[rng.randrange(len(words))] = rng.choice(vocabulary)
-                a, b = shingles(words), shingles(made[of])
+                a, b = shingles(words), shingles(made[of % WINDOW])
                 truth.write(json.dumps({"id": i, "of": of, "jaccard": round(len(a & b) / len(a | b), 4)}) + "\n")
             else:
                 words = []
                 for _ in range(4 + (rng.random() < 0.5)):
                     passage, start = rng.choice(passages), rng.randrange(PASSAGE - 60)
                     words += passage[start : start + 60]
-            made.append(words)
+            made[i % WINDOW] = words
             corpus.write(json.dumps({"id": i, "text": " ".join(words)}) + "\n")
 
 

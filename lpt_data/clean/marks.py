@@ -1,4 +1,8 @@
-"""Which rewriting rules can find anything in a text: one fast pass over its bytes that spares most texts most rules."""
+"""Which rules can find anything in a text: one fast pass over its bytes that spares most texts most rules.
+
+A mark may say too much, never too little: a test holds each rule against its marks. Nearly every byte is plain and
+costs one look into a table; a byte that could begin or end something is looked at with its neighbours.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,36 @@ import numpy as np
 from numba import njit
 
 NON_ASCII, CONTROL, ANGLE, AMPERSAND, AT, UNTIDY, IPV4, IPV6, PHONE, CARD, IBAN = (1 << n for n in range(11))
+MOJIBAKE, SECRET, NOTICE, LOREM = (1 << n for n in range(11, 15))
+
+_PLAIN, _FEED, _CONTROL, _DIGIT, _WIDE, _SIGN, _CAPITAL, _SMALL = range(8)
+
+
+def _kinds() -> np.ndarray:
+    kinds = np.zeros(256, np.uint8)
+    kinds[:32] = _CONTROL
+    kinds[[9, 12]] = _PLAIN  # tab and form feed are white space
+    kinds[10] = _FEED
+    kinds[127] = _CONTROL
+    kinds[48:58] = _DIGIT
+    kinds[128:] = _WIDE
+    kinds[[ord(c) for c in "@&<+:_-/"]] = _SIGN
+    kinds[[ord(c) for c in "AJKMV"]] = _CAPITAL
+    kinds[[ord(c) for c in "kmv"]] = _SMALL
+    return kinds
+
+
+_KINDS = _kinds()
+_COOKIE, _JAVASCRIPT, _PRIVACY, _TERMS, _RIGHTS, _LOREM = (
+    np.frombuffer(word, np.uint8)
+    for word in (b"cookie", b"javascript", b"privacy policy", b"terms of use", b"all rights reserved", b"lorem ipsum")
+)
+
+
+@njit(nogil=True, cache=True)
+def _at(data: np.ndarray, i: int) -> int:
+    """The byte at i, 0 outside."""
+    return int(data[i]) if 0 <= i < len(data) else 0
 
 
 @njit(nogil=True, cache=True)
@@ -14,98 +48,245 @@ def _is_digit(byte: int) -> bool:
 
 
 @njit(nogil=True, cache=True)
-def _is_hex(byte: int) -> bool:
-    return 48 <= byte <= 57 or 65 <= byte <= 70 or 97 <= byte <= 102
-
-
-@njit(nogil=True, cache=True)
 def _is_upper(byte: int) -> bool:
     return 65 <= byte <= 90
 
 
 @njit(nogil=True, cache=True)
+def _is_hex(byte: int) -> bool:
+    return 48 <= byte <= 57 or 65 <= byte <= 70 or 97 <= byte <= 102
+
+
+@njit(nogil=True, cache=True)
+def _is_word(byte: int) -> bool:
+    return 48 <= byte <= 57 or 65 <= byte <= 90 or 97 <= byte <= 122 or byte == 95
+
+
+@njit(nogil=True, cache=True)
+def _low(byte: int) -> int:
+    return byte | 32 if 65 <= byte <= 90 else byte
+
+
+@njit(nogil=True, cache=True)
 def _hidden(data: np.ndarray, i: int) -> bool:
     """Whether a character that nobody sees starts at byte i, which is not ASCII: C1, soft hyphen, zero width, bidi."""
-    if i + 1 >= len(data):
-        return False
-    lead, second = data[i], data[i + 1]
+    lead, second, third = data[i], _at(data, i + 1), _at(data, i + 2)
     if lead == 0xC2:
         return 0x80 <= second <= 0x9F or second == 0xAD
-    if i + 2 >= len(data):
-        return False
-    third = data[i + 2]
     if lead == 0xE2:
         return (second == 0x80 and third in (0x8B, 0xAD, 0xAE)) or (second == 0x81 and third == 0xA0)
     return lead == 0xEF and second == 0xBB and third == 0xBF
 
 
 @njit(nogil=True, cache=True)
-def _digits_end(data: np.ndarray, i: int) -> int:
-    """Marks of the last digit of a run, at byte i."""
-    size = len(data)
-    if i < 2 or i + 5 >= size or (data[i + 1] != 45 and data[i + 1] != 46):
-        return 0
-    three = _is_digit(data[i - 1]) and _is_digit(data[i - 2])
-    return PHONE if three and _is_digit(data[i + 2]) and _is_digit(data[i + 3]) and _is_digit(data[i + 4]) else 0
+def _suspect(data: np.ndarray, i: int) -> bool:
+    """Whether the character whose first byte is at i is of a kind that decoding with a wrong code page makes."""
+    lead = _at(data, i)
+    return 0xC2 <= lead <= 0xD2 or lead == 0xE2 or (lead == 0xEF and _at(data, i + 1) in (0xA3, 0xAC, 0xBF))
 
 
 @njit(nogil=True, cache=True)
-def _space_marks(data: np.ndarray, i: int) -> int:
-    """Marks of a control character at byte i."""
-    byte = data[i]
-    if byte == 10:
-        blank = i > 0 and (data[i - 1] == 32 or data[i - 1] == 9)
-        empty = i > 2 and data[i - 1] == 10 and data[i - 2] == 10 and data[i - 3] == 10
-        return UNTIDY if blank or empty or i == 0 or (i == len(data) - 1 and data[i - 1] == 10) else 0
-    if byte == 13:
+def _wide(data: np.ndarray, i: int) -> int:
+    """Marks of the byte i, which is not ASCII."""
+    found = NON_ASCII
+    lead = data[i]
+    if lead < 0xC0:
+        return found
+    if lead == 0xE2 and _at(data, i + 1) == 0x84 and _at(data, i + 2) == 0xAA:  # the Kelvin sign, in lower case a k
+        found |= NOTICE
+    if lead == 0xC2 or lead == 0xE2 or lead == 0xEF:
+        if _hidden(data, i):
+            found |= CONTROL
+        if lead == 0xC2 and _at(data, i + 1) <= 0x9F:
+            return found | MOJIBAKE
+    second = _at(data, i + 1)
+    if (lead == 0xC3 and (second == 0x82 or second == 0x83)) or (lead == 0xC5 and (second == 0x92 or second == 0x93)):
+        return found | MOJIBAKE
+    size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+    return found | MOJIBAKE if _suspect(data, i) and _suspect(data, i + size) else found
+
+
+@njit(nogil=True, cache=True)
+def _feed(data: np.ndarray, i: int) -> int:
+    """Marks of a line feed at i."""
+    before = _at(data, i - 1)
+    if before == 32 or before == 9 or i == 0:
         return UNTIDY
-    return 0 if byte == 9 or byte == 12 else CONTROL
+    many = before == 10 and (i == len(data) - 1 or (_at(data, i - 2) == 10 and _at(data, i - 3) == 10))
+    return UNTIDY if many else 0
 
 
 @njit(nogil=True, cache=True)
-def marks(data: np.ndarray) -> int:  # noqa: C901 one pass
-    """Tell what a text may hold: an OR of the bits above. May say too much, never too little."""
+def _number(data: np.ndarray, i: int) -> int:
+    """Marks of a run of digits that starts at i."""
+    end = i + 1
+    while _is_digit(_at(data, end)):
+        end += 1
+    found, size = 0, end - i
+    after, before = _at(data, end), _at(data, i - 1)
+    if size >= 3 and (after == 45 or after == 46):
+        four = True
+        for k in range(1, 5):
+            four = four and _is_digit(_at(data, end + k))
+        if four:
+            found |= PHONE
+    if after == 46 and size <= 3 and before != 46 and not _is_word(before):
+        groups, at = 1, end
+        while groups < 4 and _at(data, at) == 46 and _is_digit(_at(data, at + 1)):
+            groups += 1
+            at += 2
+            while _is_digit(_at(data, at)):
+                at += 1
+        if groups == 4:
+            found |= IPV4
+    if 50 <= data[i] <= 54 and not _is_word(before) and before != 46 and before != 45 and _card(data, i):
+        found |= CARD
+    country = size >= 2 and _is_upper(before) and _is_upper(_at(data, i - 2)) and not _is_word(_at(data, i - 3))
+    return found | IBAN if country and _iban(data, i + 2) else found
+
+
+@njit(nogil=True, cache=True)
+def _card(data: np.ndarray, i: int) -> bool:
+    """Whether 13 digits with at most a blank or hyphen between two start at i."""
+    count = 0
+    while count < 13:
+        if _is_digit(_at(data, i)):
+            count += 1
+        elif (data[i - 1] == 32 or data[i - 1] == 45) or (_at(data, i) != 32 and _at(data, i) != 45):
+            return False
+        i += 1
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _iban(data: np.ndarray, i: int) -> bool:
+    """Whether 11 capitals and digits with at most a blank between two follow from i."""
+    count = 0
+    while count < 11:
+        byte = _at(data, i)
+        if _is_digit(byte) or _is_upper(byte):
+            count += 1
+        elif byte != 32 or data[i - 1] == 32:
+            return False
+        i += 1
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _plus(data: np.ndarray, i: int) -> int:
+    """Marks of a plus sign at i."""
+    before = _at(data, i - 1)
+    if _is_word(before) or before in (43, 45, 46) or not _is_digit(_at(data, i + 1)):
+        return 0
+    for k in range(2, 8):
+        byte = _at(data, i + k)
+        if not (_is_digit(byte) or byte in (32, 40, 41, 45, 46) or byte >= 128):
+            return 0
+    return PHONE
+
+
+@njit(nogil=True, cache=True)
+def _sign(data: np.ndarray, i: int) -> int:
+    """Marks of one of "@&<+:_-/" at i."""
+    byte, one, two, three = data[i], _at(data, i - 1), _at(data, i - 2), _at(data, i - 3)
+    if byte == 64:
+        return AT
+    if byte == 38:
+        return AMPERSAND
+    if byte == 60:
+        return ANGLE
+    if byte == 43:
+        return _plus(data, i)
+    if byte == 58:
+        return IPV6 if _is_hex(one) and _at(data, i - 4) in (50, 51) else 0
+    if byte == 47:  # hooks.slack.com/services/T
+        return SECRET if one == 115 and two == 101 and _at(data, i + 1) == 84 else 0
+    four = _at(data, i - 4)
+    if byte == 95:  # gh?_, hf_, npm_, _pat_, _live_
+        if (two == 104 and three == 103) or (one == 109 and two == 112 and three == 110):
+            return 0 if _is_word(four) or four == 45 else SECRET
+        if one == 102 and two == 104:
+            return 0 if _is_word(three) or three == 45 else SECRET
+        return SECRET if (one == 116 and two == 97 and four == 95) or (one == 101 and two == 118 and four == 108) else 0
+    if one == 107 and two == 115:  # sk-
+        return 0 if _is_word(three) or three == 45 else SECRET
+    return SECRET if (two == 120 and three == 111) or (one == 116 and two == 97 and four == 108) else 0  # xox?-, glpat-
+
+
+@njit(nogil=True, cache=True)
+def _spelt(data: np.ndarray, i: int, word: np.ndarray) -> bool:
+    """Whether a word stands at i, in letters of either case."""
+    if i < 0 or i + len(word) > len(data):
+        return False
+    same = 0
+    while same < len(word) and _low(data[i + same]) == word[same]:
+        same += 1
+    return same == len(word)
+
+
+@njit(nogil=True, cache=True)
+def _letter(data: np.ndarray, i: int) -> int:
+    """Marks of one of "kmv", of either case, at i."""
+    byte, one, two = _low(data[i]), _low(_at(data, i - 1)), _low(_at(data, i - 2))
+    found = False
+    if byte == 107:
+        found = one == 111 and two == 111 and _spelt(data, i - 3, _COOKIE)
+    elif byte == 118:
+        if one == 97 and two == 106:
+            found = _spelt(data, i - 2, _JAVASCRIPT)
+        elif one == 105 and two == 114:
+            found = _spelt(data, i - 3, _PRIVACY)
+        elif one == 114 and two == 101:
+            found = _spelt(data, i - 16, _RIGHTS)
+    elif byte == 109:
+        if one == 101 and two == 114 and _spelt(data, i - 4, _LOREM):
+            return LOREM
+        found = one == 114 and two == 101 and _spelt(data, i - 3, _TERMS)
+    return NOTICE if found else 0
+
+
+@njit(nogil=True, cache=True)
+def _capital(data: np.ndarray, i: int) -> int:
+    """Marks of one of "AJK" at i: AKIA, ASIA, AIza, eyJ, PRIVATE KEY."""
+    byte, before, after, later = data[i], _at(data, i - 1), _at(data, i + 1), _at(data, i + 2)
+    if byte == 65:
+        known = (after == 75 and later == 73) or (after == 83 and later == 73) or (after == 73 and later == 122)
+        known = known and not _is_word(before)
+    elif byte == 74:
+        known = before == 121 and _at(data, i - 2) == 101 and not _is_word(_at(data, i - 3))
+    else:
+        known = byte == 75 and after == 69 and before == 32 and _at(data, i - 2) == 69
+    return SECRET if known else 0
+
+
+@njit(nogil=True, cache=True)
+def _marks(data: np.ndarray, kinds: np.ndarray) -> int:
     found = 0
     size = len(data)
     if size and (data[size - 1] == 32 or data[size - 1] == 9):
         found |= UNTIDY
-    run, parts = 0, 0  # digits with single blanks or hyphens between; groups of digits joined by dots
     for i in range(size):
-        byte = data[i]
-        if 97 <= byte <= 122:
-            run = parts = 0
-        elif byte >= 128:
-            found |= NON_ASCII
-            if (byte == 0xC2 or byte == 0xE2 or byte == 0xEF) and _hidden(data, i):
-                found |= CONTROL
-            run = parts = 0
-        elif _is_digit(byte):
-            run += 1
-            if run == 13:
-                found |= CARD
-            if parts == 3:
-                found |= IPV4
-            if i + 1 < size and _is_digit(data[i + 1]):
-                if i >= 2 and _is_upper(data[i - 1]) and _is_upper(data[i - 2]):
-                    found |= IBAN
-            else:
-                found |= _digits_end(data, i)
+        kind = kinds[data[i]]
+        if kind == _PLAIN:
+            continue
+        if kind == _SMALL:
+            found |= _letter(data, i)
+        elif kind == _DIGIT:
+            if i == 0 or not _is_digit(data[i - 1]):
+                found |= _number(data, i)
+        elif kind == _FEED:
+            found |= _feed(data, i)
+        elif kind == _SIGN:
+            found |= _sign(data, i)
+        elif kind == _WIDE:
+            found |= _wide(data, i)
+        elif kind == _CAPITAL:
+            found |= _capital(data, i) | _letter(data, i)
         else:
-            before = i > 0 and _is_digit(data[i - 1])
-            parts = parts + 1 if byte == 46 and before else 0
-            if not ((byte == 32 or byte == 45) and before):
-                run = 0
-            if byte < 32 or byte == 127:
-                found |= _space_marks(data, i)
-            elif byte == 64:
-                found |= AT
-            elif byte == 38:
-                found |= AMPERSAND
-            elif byte == 60:
-                found |= ANGLE
-            elif byte == 43:
-                if i + 1 < size and _is_digit(data[i + 1]):
-                    found |= PHONE
-            elif byte == 58 and i >= 4 and _is_hex(data[i - 1]) and (data[i - 4] == 50 or data[i - 4] == 51):
-                found |= IPV6
+            found |= UNTIDY if data[i] == 13 else CONTROL
     return found
+
+
+def marks(data: np.ndarray) -> int:
+    """Tell what a text may hold: an OR of the bits above, of its UTF-8 bytes."""
+    return int(_marks(data, _KINDS))

@@ -131,11 +131,39 @@ def _repeated(hashes: np.ndarray, sizes: np.ndarray, count: int) -> tuple[int, i
 
 
 @njit(nogil=True, cache=True)
-def _stop_bit(letters: np.uint64, stops: np.ndarray) -> int:
+def _stop_bit(data: np.ndarray, begin: int, size: int, stops: np.ndarray) -> int:
+    """The bit of the stop word that the ASCII letters from `begin` on are, 0 where they are none."""
+    letters = np.uint64(0)
+    for k in range(begin, begin + size):
+        letters = (letters << np.uint64(8)) | np.uint64(data[k] | 32)
     for k in range(len(stops)):
         if letters == stops[k]:
             return 1 << k
     return 0
+
+
+@njit(nogil=True, cache=True)
+def _add(h: np.uint64, w: np.uint64, size: int, code: np.uint32) -> tuple[np.uint64, np.uint64]:
+    """Add the character that makes a word `size` long to its hash; `w` holds those that are not folded yet."""
+    if code >= 128:
+        return fold(h, (w << np.uint64(21)) | np.uint64(code)), np.uint64(0)
+    w = (w << np.uint64(8)) | np.uint64(code)
+    return (fold(h, w), np.uint64(0)) if size & 7 == 0 else (h, w)
+
+
+@njit(nogil=True, cache=True)
+def _past_letters(
+    data: np.ndarray, i: int, end: int, h: np.uint64, w: np.uint64, size: int
+) -> tuple[int, np.uint64, np.uint64, int]:
+    """Add the ASCII letters from i on, nearly every character, to a word."""
+    while i < end:
+        low = data[i] | np.uint8(32)
+        if low < 97 or low > 122:
+            break
+        size += 1
+        h, w = _add(h, w, size, np.uint32(data[i]))
+        i += 1
+    return i, h, w, size
 
 
 @njit(nogil=True, cache=True)
@@ -149,46 +177,47 @@ def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.
     room = len(data) // 4 + 16
     words, sizes = np.empty(room, np.uint64), np.empty(room, np.int64)
     ends, feeds = np.empty(room, np.uint8), np.empty(room, np.int32)
-    count = chars = dots = letter_count = before = 0
-    letters, h, size = np.uint64(0), _START, 0
+    count = chars = dots = letters = letter_count = before = 0
+    h, w, size = _START, np.uint64(0), 0
     first, last, alpha = np.uint8(0), np.uint8(0), np.uint8(0)
     i, end = 0, len(data)
     while i <= end:
-        code = np.uint32(_LINE_FEED)
-        if i < end and data[i] >= 128:
-            code, i = decode(data, i, end)
-            chars += 1
-        else:
-            if i < end:
-                code = np.uint32(data[i])
-                chars += 1
-            i += 1
+        begin = i
+        i, h, w, size = _past_letters(data, i, end, h, w, size)
+        if i > begin:
+            first = _ALPHA if size == i - begin else first
+            last, alpha, dots = _ALPHA, _ALPHA, 0
+            chars += i - begin
+            letter_count += i - begin
+            letters = begin
+        chars += i < end
+        code, i = decode(data, i, end) if i < end else (np.uint32(_LINE_FEED), i + 1)
         kind = classes[code] if code < len(classes) else np.uint8(0)
-        if kind & (_ALPHA | _OWN) == _ALPHA:  # nearly every character
+        if kind & (_ALPHA | _OWN) == _ALPHA:
             first = kind if size == 0 else first
             last, alpha, dots = kind, _ALPHA, 0
-            h = fold(h, np.uint64(code))
             size += 1
-            letters = (letters << np.uint64(8)) | np.uint64(code | np.uint32(32))
-            letter_count += 1 if code < 128 else 9
+            h, w = _add(h, w, size, code)
+            letter_count += 9  # longer than any stop word
             continue
         if letter_count:
             if letter_count <= 4:
-                counts[5] |= _stop_bit(letters, stops)
-            letters, letter_count = np.uint64(0), 0
+                counts[5] |= _stop_bit(data, letters, letter_count, stops)
+            letter_count = 0
         if kind & (_SPACE | _OWN):
             if count + 2 >= len(words):
                 words, sizes, ends, feeds = _grown(words), _grown(sizes), _grown(ends), _grown(feeds)
             if size:
-                words[count], sizes[count], feeds[count] = fmix64(h), size, before
-                ends[count] = (
-                    (first & _BULLET) | (last & (_TERMINAL | _END)) | alpha | (_DOTS if dots >= 3 else np.uint8(0))
-                )
+                words[count], sizes[count], feeds[count] = fmix64(fold(h, w) + np.uint64(size)), size, before
+                ends[count] = (first & _BULLET) | (last & (_TERMINAL | _END)) | alpha
+                if dots >= 3:
+                    ends[count] |= _DOTS
                 count += 1
-                h, size, before, alpha = _START, 0, 0, np.uint8(0)
+                h, w, size, before, alpha = _START, np.uint64(0), 0, 0, np.uint8(0)
             dots = 0
             if kind & _OWN:
-                words[count], sizes[count], feeds[count] = fmix64(fold(_START, np.uint64(code))), 1, before
+                words[count] = fmix64(fold(_START, np.uint64(code)) + np.uint64(1))
+                sizes[count], feeds[count] = 1, before
                 ends[count] = kind & (_OWN | _QUARTER | _ALPHA)
                 count += 1
                 before = 0
@@ -198,8 +227,8 @@ def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.
             continue
         first = kind if size == 0 else first
         last = kind
-        h = fold(h, np.uint64(code))
         size += 1
+        h, w = _add(h, w, size, code)
         dots = dots + 1 if code == _DOT else (3 if code == _ELLIPSIS else 0)
         counts[4] += dots == 3
         counts[2] += code == 35
@@ -270,14 +299,17 @@ def _measure(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[
 def _repeats(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Characters in the most frequent n-gram (n up to 4) or in n-grams seen before (n from 5), int64 [11].
 
-    An n-gram can only occur twice where both (n - 1)-grams inside it do: nothing else is hashed.
+    An n-gram can only occur twice where both (n - 1)-grams inside it do: nothing else is hashed. Of single words, most
+    of which occur twice, that would spare little.
     """
     total = len(words)
     out = np.zeros(11, np.int64)
     upto = np.zeros(total + 1, np.int64)
     for i in range(total):
         upto[i + 1] = upto[i] + sizes[i]
-    grams = np.full(total, _START)
+    grams = np.empty(total, np.uint64)
+    for i in range(total):
+        grams[i] = fold(_START, words[i])
     place = np.zeros(total, np.int32)
     again = np.ones(total + 1, np.bool_)  # the (n - 1)-gram here occurs more than once
     room = 4
@@ -285,7 +317,7 @@ def _repeats(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         room *= 2
     seen, counts = np.empty(room, np.uint64), np.empty(room, np.int32)
     candidates = total
-    for n in range(1, 11):
+    for n in range(2, 11):
         last = total - n + 1
         room = 4
         while room < 2 * candidates:
@@ -295,7 +327,7 @@ def _repeats(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         mask = np.uint64(room - 1)
         for i in range(last):
             place[i] = -1
-            if again[i] and (n == 1 or again[i + 1]):
+            if again[i] and (n == 2 or again[i + 1]):
                 grams[i] = fold(grams[i], words[i + n - 1])
                 value = grams[i] | np.uint64(1)
                 at = (value >> np.uint64(7)) & mask
@@ -347,3 +379,29 @@ def _seen_before(upto: np.ndarray, place: np.ndarray, counts: np.ndarray, again:
                 counts[place[i]] = -1
             i += 1
     return chars
+
+
+@njit(nogil=True, cache=True)
+def tidied(data: np.ndarray) -> np.ndarray:
+    """The UTF-8 bytes of a text with its white space in order: `lpt_data.clean.repair.white_space` says which."""
+    out = np.empty(len(data), np.uint8)
+    at = 0
+    for i in range(len(data)):
+        byte = data[i]
+        if byte != 10 and byte != 13:
+            out[at] = byte
+            at += 1
+            continue
+        if byte == 10 and i > 0 and data[i - 1] == 13:
+            continue  # the carriage return before it ended the line
+        while at > 0 and (out[at - 1] == 32 or out[at - 1] == 9):
+            at -= 1
+        if at == 0 or (at > 2 and out[at - 1] == 10 and out[at - 2] == 10 and out[at - 3] == 10):
+            continue
+        out[at] = 10
+        at += 1
+    while at > 0 and (out[at - 1] == 32 or out[at - 1] == 9):
+        at -= 1
+    while at > 1 and out[at - 1] == 10 and out[at - 2] == 10:
+        at -= 1
+    return out[:at]

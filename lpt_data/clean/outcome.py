@@ -55,7 +55,7 @@ class Document:
     @cached_property
     def marks(self) -> int:
         """What the text may hold: bits of `lpt_data.clean.marks`."""
-        return int(marks(self.data))
+        return marks(self.data)
 
     @cached_property
     def _measured(self) -> tuple[measure.Facts, np.ndarray, np.ndarray]:

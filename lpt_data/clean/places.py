@@ -41,7 +41,7 @@ def changed_columns(row: Mapping[str, Any], columns: tuple[str, ...], change: Ch
     found = {}
     for name in columns:
         value = row.get(name)
-        if value is not None:
+        if value is not None and value != "":  # an Alpaca row without an input has "" there and is whole
             new = _changed(value, change)
             if new is not value:
                 found[name] = new

@@ -38,7 +38,7 @@ def make_plan(config: CleanConfig) -> Plan:
         if getattr(config, name) not in choices:
             raise UsageError(f"no such {name}", seen=getattr(config, name), next=f"one of: {', '.join(choices)}")
     if config.languages:
-        _check_known(config.languages, sorted(language.known()), "language")
+        language.check_known(config.languages)
     _check_known(config.limits, RULES, "rule")
     names = _names(config)
     steps, skipped = [], {}

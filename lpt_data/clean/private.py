@@ -23,8 +23,8 @@ _NO_ADDRESS = re.compile(r"(?:^|\.)(?:example(?:\.(?:com|net|org))?|invalid|loca
 
 
 def email_addresses(doc: Document, limits: Limits) -> Outcome:
-    """Mask e-mail addresses (Dolma: Soldaini et al. 2024, section 5.4; FineWeb), but none of a reserved domain such as
-    example.com, and not the `git@` of a repository.
+    """Mask e-mail addresses (Dolma: Soldaini et al. 2024; FineWeb), but none of a reserved domain such as example.com,
+    and not the `git@` of a repository.
     """
     text, kept, at, start = doc.text, [], 0, doc.text.find("@")
     while start >= 0:
@@ -45,7 +45,7 @@ _VERSION = re.compile(r"(?:version|release|firmware|build|ver\.?|v\.?)\s{0,3}\Z"
 
 
 def ip_addresses(doc: Document, limits: Limits) -> Outcome:
-    """Mask public IPv4 and IPv6 addresses (Dolma, section 5.4; datatrove, which leaves private ranges too).
+    """Mask public IPv4 and IPv6 addresses (Dolma; datatrove, which leaves private ranges too).
 
     Four numbers after the word "version" or the like are none. IPv6 is looked for in 2000::/3 alone.
     """
@@ -74,7 +74,7 @@ _NANP = re.compile(r"[(2-9](?<![\w.)-].)(?:(?<=\()[2-9]\d{2}\) ?|(?<!\()\d{2}[.-
 
 
 def phone_numbers(doc: Document, limits: Limits) -> Outcome:
-    """Mask telephone numbers (Dolma, section 5.4): international with "+" and 8 to 15 digits (E.164), or North American
+    """Mask telephone numbers (Dolma): international with "+" and 8 to 15 digits (E.164), or North American
     with separators. A number in another form cannot be told from other numbers and stays.
     """
     text = _PHONE.sub(_masked(lambda found: 8 <= _digits(found[0]) <= 15, "<PHONE_NUMBER>"), doc.text)

@@ -1,8 +1,8 @@
 """Rules that drop a text of poor quality, in the three published families. Each names its paper and its default.
 
-    Gopher   Rae et al. 2021, arXiv:2112.11446, appendix A.1.1: quality, and repetition (table A1)
+    Gopher   Rae et al. 2021, arXiv:2112.11446, appendix A: quality, and repetition (table A1)
     C4       Raffel et al. 2020, arXiv:1910.10683, section 2.2
-    FineWeb  Penedo et al. 2024, arXiv:2406.17557, section 3.6
+    FineWeb  Penedo et al. 2024, arXiv:2406.17557, section 3
 
 Words, lines and paragraphs are those of `lpt_data.clean.measure`. A share of a text without words is 0.
 """

@@ -14,6 +14,7 @@ import ftfy
 from ftfy import badness
 from ftfy.fixes import fix_c1_controls
 
+from lpt_data.clean.measure import tidied
 from lpt_data.clean.outcome import KEEP, Document, Drop, Limits, Outcome, Rewrite
 
 _FTFY = ftfy.TextFixerConfig(unescape_html=False, normalization=None, explain=False)
@@ -144,19 +145,12 @@ def _is_notice(line: str) -> bool:
     return bool(_NOTICE.search(line)) or ("javascript" in line and bool(_SCRIPTING.search(line)))
 
 
-_MANY_FEEDS = re.compile(r"\n{4,}")
-
-
 def white_space(doc: Document, limits: Limits) -> Outcome:
     """Line ends become LF, blanks at their ends go, more than two empty lines become two; none at start and end.
 
     Indentation and a final line feed stay: code and Markdown need the one and files end with the other.
     """
-    text = doc.text.replace("\r\n", "\n").replace("\r", "\n")
-    text = "\n".join([line.rstrip(" \t") for line in text.split("\n")])
-    text = _MANY_FEEDS.sub("\n\n\n", text).lstrip("\n")
-    body = text.rstrip("\n")
-    return _rewritten(doc, body + text[len(body) : len(body) + 1], "white_space_tidied")
+    return _rewritten(doc, tidied(doc.data).tobytes().decode(), "white_space_tidied")
 
 
 _TERMINAL = (".", "!", "?", '"', "'", "\u201d", "\u2026", "\u3002", "\uff01", "\uff1f")
@@ -165,7 +159,7 @@ _TERMINAL = (".", "!", "?", '"', "'", "\u201d", "\u2026", "\u3002", "\uff01", "\
 def lines_without_end(doc: Document, limits: Limits) -> Outcome:
     """Keep only lines that end with terminal punctuation and have `min_words` words (C4: Raffel et al. 2020).
 
-    In no preset: it removes headings, lists and code; FineWeb (Penedo et al. 2024, section 3.5) left it out as well.
+    In no preset: it removes headings, lists and code; FineWeb (Penedo et al. 2024) left it out as well.
     """
     least = int(limits["min_words"])
     lines = doc.text.split("\n")

@@ -140,7 +140,7 @@ class _Books:
     def drop(self, row: int, name: bytes, why: Drop, text: str) -> None:
         self._tell(row, name, "remove", why.reason, why.score, why.detail)
         if len(self._examples.setdefault(why.reason, [])) < EXAMPLES:
-            told = {"before": _hidden(text)[:_EXCERPT], "after": "", "score": why.score, "detail": why.detail}
+            told = {"before": hidden(text)[:_EXCERPT], "after": "", "score": why.score, "detail": why.detail}
             self._examples[why.reason].append({"row": row, **told})
 
     def rewrite(
@@ -153,7 +153,7 @@ class _Books:
         for reason, (before, text) in reasons.items():
             self._tell(row, name, "rewrite", reason, None, detail)
             if len(self._examples.setdefault(reason, [])) < EXAMPLES:
-                first, second = _differing(before if reason.endswith("_masked") else _hidden(before), _hidden(text))
+                first, second = _differing(before if reason.endswith("_masked") else hidden(before), hidden(text))
                 if reason.endswith("_masked"):
                     first = "(not shown)"
                 self._examples[reason].append({"row": row, "before": first, "after": second})
@@ -173,8 +173,11 @@ class _Books:
 
     def table(self) -> pa.Table:
         """The rewritten rows, as `lpt_data.survivors.REWRITTEN`."""
-        arrays = [pa.array(values, kind.type) for values, kind in zip(self._changed, REWRITTEN, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=REWRITTEN)
+        rows, columns = self._changed
+        ends = np.cumsum([0, *map(len, columns)], dtype=np.int64)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(columns))]
+        packed = pa.Array.from_buffers(pa.large_binary(), len(columns), buffers)
+        return pa.Table.from_arrays([pa.array(rows, pa.int64()), packed], schema=REWRITTEN)
 
     def extra(self) -> dict[str, Any]:
         """The rules with their thresholds, and examples of each reason, the most frequent first."""
@@ -187,7 +190,7 @@ class _Books:
         }
 
 
-def _hidden(text: str) -> str:
+def hidden(text: str) -> str:
     """The text as an example may show it: personal data and secrets masked, whatever the config lets through."""
     for rule in RULES.values():
         if rule.private and isinstance(outcome := rule.apply(Document(text), rule.limits), Rewrite):

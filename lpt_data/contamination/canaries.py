@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lpt_data.config import DecontaminateConfig
+from lpt_data.contamination.code import CODE_TOKENS, renamed
 from lpt_data.contamination.index import EMPTY, Index
 from lpt_data.contamination.items import Benchmarks
 from lpt_data.contamination.judge import Stops, pairs_of, removes
@@ -20,6 +21,8 @@ from lpt_data.contamination.scan import Finds, joined, scan
 from manifests.intervals import wilson
 
 _AROUND = 150  # words before and after an embedded question
+_FILLING = [f"filler{(7 * k) % 97}" for k in range(_AROUND)]
+_BEFORE, _AFTER = " ".join(_FILLING), " ".join(reversed(_FILLING))
 _AT_A_TIME = 4096  # canaries scanned at once
 _PUNCTUATION = str.maketrans(
     {"'": "\u2019", '"': "\u201d", "-": "\u2013", ",": " ,", ".": " \u2026 ", " ": "\u00a0", "$": "\uff04"}
@@ -46,8 +49,7 @@ def repunctuated(text: str) -> str:
 
 def embedded(text: str) -> str:
     """In the middle of a long row."""
-    filling = [f"filler{(7 * k) % 97}" for k in range(_AROUND)]
-    return f"{' '.join(filling)} {text} {' '.join(reversed(filling))}"
+    return f"{_BEFORE} {text} {_AFTER}"
 
 
 KINDS: dict[str, Callable[[str], str]] = {
@@ -78,10 +80,33 @@ def recall(caught: dict[str, np.ndarray], items: Sequence[int], index: Index) ->
     planted = np.array([i for i in items if index.sort[2 * i] != EMPTY], np.int64)
     table: dict[str, dict[str, float | int]] = {}
     for kind, found in caught.items():
-        k, n = int(found[planted].sum()), len(planted)
-        low, high = (round(end, 6) for end in wilson(k, n))
-        table[kind] = {"planted": n, "found": k, "recall": round(k / n, 6) if n else 0.0, "low": low, "high": high}
+        table[kind] = _recall(int(found[planted].sum()), len(planted))
     return table
+
+
+def run_code_canaries(
+    benchmarks: Benchmarks, index: Index, stops: Stops, config: DecontaminateConfig
+) -> np.ndarray | None:
+    """Return which programs were found again with other names and another layout: bool [items]; None without any."""
+    if index.code is None:
+        return None
+    rows = [f"def answer(given):\n{renamed(item.code)}\n" if item.code else "-" for item in benchmarks.items]
+    found = joined([_scanned(rows[i : i + _AT_A_TIME], index) for i in range(0, len(rows), _AT_A_TIME)])
+    pairs = pairs_of(found, index, stops)
+    hit = (removes(pairs, index, config) > 0) & (pairs.part == 2 * pairs.row + 1) & pairs.code
+    return np.isin(np.arange(len(rows)), pairs.row[hit])
+
+
+def code_recall(caught: np.ndarray, items: range, index: Index) -> dict[str, float | int]:
+    """Recall of the programs of some items that are long enough, with Wilson's 95 % interval."""
+    assert index.code is not None
+    planted = np.array([i for i in items if index.code.tokens[i] >= CODE_TOKENS], np.int64)
+    return _recall(int(caught[planted].sum()), len(planted))
+
+
+def _recall(k: int, n: int) -> dict[str, float | int]:
+    low, high = (round(end, 6) for end in wilson(k, n))
+    return {"planted": n, "found": k, "recall": round(k / n, 6) if n else 0.0, "low": low, "high": high}
 
 
 def _scanned(rows: list[str], index: Index) -> Finds:

@@ -10,8 +10,8 @@ Each item has two *parts*: its question (part ``2 * item``) and its answer (``2 
 | question without words | nothing |
 | shorter answer | nothing: an answer of a few words is in every corpus |
 
-Tokens are words without their layout and punctuation, so code wrapped or indented otherwise is the same code. Names
-count: code with its identifiers renamed is other code here.
+Tokens are words without their layout and punctuation, so code wrapped or indented otherwise is the same code. Programs
+are looked for once more with their names renamed (`lpt_data.contamination.code`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from lpt_data.contamination.code import CodeIndex, build_code_index
 from lpt_data.contamination.items import Benchmarks
 from lpt_data.contamination.plain import plain
 from lpt_data.contamination.windows import Table, char_windows, make_table, run_hash, windows
@@ -57,8 +58,9 @@ class Index:
     short: Grams  # the first SHORTEST tokens of short questions
     tiny: Grams  # whole tiny questions
     tiny_longest: int  # tokens, 0 without tiny questions
-    chars: Grams  # CHARS-character windows of questions; `end` is not used
+    chars: Grams | None  # CHARS-character windows of questions; `end` is not used; None: they are not looked for
     stop: np.ndarray  # bool [grams of `grams`], windows that are in many items
+    code: CodeIndex | None = None  # the programs of the items, where some have one
 
     @property
     def parts(self) -> int:
@@ -71,8 +73,11 @@ def words_of(index: Index) -> np.ndarray:
     return np.diff(index.weights[index.offsets]) / WEIGHT
 
 
-def build_index(benchmarks: Benchmarks, stop_items: float) -> Index:
-    """Index the items; a window in at least the share `stop_items` of the items of a benchmark becomes a stop."""
+def build_index(benchmarks: Benchmarks, stop_items: float, *, chars: bool = True) -> Index:
+    """Index the items; a window in at least the share `stop_items` of the items of a benchmark becomes a stop.
+
+    Without `chars` no 50-character strings are looked for: they are told and decide nothing, and take half of the scan.
+    """
     texts = plain(pa.array([t for i in benchmarks.items for t in (i.question, i.answer)], pa.large_string()))
     offsets, tokens = tokenise(texts)
     light = (tokens & np.uint64(1)).astype(np.int64)
@@ -97,8 +102,9 @@ def build_index(benchmarks: Benchmarks, stop_items: float) -> Index:
         short=_grams(np.array(heads, np.uint64), short, np.zeros(len(short), np.int64), np.zeros(len(short), np.int32)),
         tiny=_grams(np.array(whole, np.uint64), tiny, np.zeros(len(tiny), np.int64), np.zeros(len(tiny), np.int32)),
         tiny_longest=int(np.diff(offsets)[tiny].max(initial=0)),
-        chars=_three_strings(texts),
+        chars=_three_strings(texts) if chars else None,
         stop=_in_many_items(grams, benchmarks, stop_items),
+        code=build_code_index([i.code for i in benchmarks.items], [i.question for i in benchmarks.items]),
     )
 
 
@@ -163,11 +169,12 @@ def _three_strings(texts: pa.Array) -> Grams:
 
 def _in_many_items(grams: Grams, benchmarks: Benchmarks, share: float) -> np.ndarray:
     gram = np.repeat(np.arange(len(grams.lengths)), np.diff(grams.starts))
-    pairs = np.unique(np.stack([gram, grams.part // 2], axis=1), axis=0)
+    items = len(benchmarks.items)
+    pairs = np.unique(gram * items + grams.part // 2)
     of_item = np.array([item.benchmark for item in benchmarks.items], np.int64)
     limits = np.array([min(max(STOP_AT_LEAST, share * b.count), STOP_AT_MOST) for b in benchmarks.benchmarks])
     width = len(limits)
-    counted, times = np.unique(pairs[:, 0] * width + of_item[pairs[:, 1]], return_counts=True)
+    counted, times = np.unique(pairs // items * width + of_item[pairs % items], return_counts=True)
     stop = np.zeros(len(grams.lengths), bool)
     stop[counted[times >= limits[counted % width]] // width] = True
     return stop

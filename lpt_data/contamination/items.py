@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lpt_data.benchmarks.layouts import read_published
 from lpt_data.contracts.reference import QUESTION_COLUMNS, sources
 from lpt_data.dataset import Dataset
-from lpt_data.io import expand
 from lpt_data.record_text import prompt_text, response_text
+from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError
 
 # Where a benchmark read by its question column keeps its answers, first that holds text (HumanEval, MBPP, MATH).
@@ -25,6 +26,7 @@ class Item:
     record_id: bytes
     question: str
     answer: str
+    code: str = ""  # a program that rows are compared with by its names' places and not by their spelling
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,23 @@ def load_benchmarks(paths: Mapping[str, Sequence[str]]) -> Benchmarks:
     benchmarks: list[Benchmark] = []
     items: list[Item] = []
     for number, (name, files) in enumerate(paths.items()):
-        found, dataset, layout = _read(name, number, files)
-        unread = tuple((q.row, q.reason) for q in dataset.quarantined())
-        benchmarks.append(Benchmark(name, sources(dataset), layout, unread, len(items), len(found)))
-        items += found
+        found = _published(name, number, files, len(items)) or _read(name, number, files, len(items))
+        benchmarks.append(found[0])
+        items += found[1]
     return Benchmarks(tuple(benchmarks), tuple(items))
 
 
-def _read(name: str, number: int, paths: Sequence[str]) -> tuple[list[Item], Dataset, str]:
-    expand(paths)  # a missing file is answered as a missing file, not as a layout that does not fit
+def _published(name: str, number: int, paths: Sequence[str], first: int) -> tuple[Benchmark, list[Item]] | None:
+    """Read a benchmark in the layout that it is published in, where its columns tell one but not a layout of rows."""
+    published = read_published(paths)
+    if published is None or published.layout == "gsm8k":
+        return None
+    items = [Item(number, e.index, e.record_id, e.question, e.answer, e.code) for e in published.entries]
+    files = tuple({"path": f.path, "bytes": f.bytes, "sha256": bytes_sha256(f.path)} for f in published.files)
+    return Benchmark(name, files, published.layout, published.unread, first, len(items)), items
+
+
+def _read(name: str, number: int, paths: Sequence[str], first: int) -> tuple[Benchmark, list[Item]]:
     tried: list[str] = []
     for column in (None, *QUESTION_COLUMNS):
         try:
@@ -77,7 +87,9 @@ def _read(name: str, number: int, paths: Sequence[str]) -> tuple[list[Item], Dat
             tried.append(f"{'by its columns' if column is None else f'column {column}'}: {error.what}")
             continue
         if found:
-            return found, dataset, dataset.layout if column is None else f"column {column}"
+            layout = dataset.layout if column is None else f"column {column}"
+            unread = tuple((q.row, q.reason) for q in dataset.quarantined())
+            return Benchmark(name, sources(dataset), layout, unread, first, len(found)), found
         tried.append(f"read as {dataset.layout}: no items")
     raise BadInputError(
         f"the benchmark {name} has no items that could be read",

@@ -15,7 +15,8 @@ A part's template, where it has one, is in no window that counts, so it neither 
    13-gram rule hit mostly innocent rows; or
 3. it holds a question of 4 to 7 words whole, or is a shorter question and nothing else; or
 4. it covers ANSWER_COVERAGE of an answer of at least ANSWER_WORDS words. Shorter answers never decide: "the answer is
-   12" is not contamination.
+   12" is not contamination; or
+5. it covers CODE_COVERAGE of the program of an item, its names renamed (`lpt_data.contamination.code`).
 
 Sharing by single rows only: words gathered from many rows are a language, not a leak.
 """
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lpt_data.config import DecontaminateConfig
+from lpt_data.contamination.code import CODE_COVERAGE, code_pairs
 from lpt_data.contamination.index import LONG, Index, words_of
 from lpt_data.contamination.scan import Finds
 from lpt_data.text import WEIGHT
@@ -35,7 +37,7 @@ from lpt_data.text import WEIGHT
 ANSWER_WORDS, ANSWER_COVERAGE = 50, 0.8
 COPY = 0.9  # coverage from which a row is a copy of an item, which must never turn the item into a template
 STOP_ROWS_AT_LEAST = 20
-CRITERIA = ("coverage", "longest_match", "short_item", "long_answer")
+CRITERIA = ("coverage", "longest_match", "short_item", "long_answer", "code")
 _AT_A_TIME = 4_000_000  # occurrences expanded at once, about 100 bytes each
 
 
@@ -48,6 +50,7 @@ class Pairs:
     coverage: np.ndarray  # float64, 0..1
     longest: np.ndarray  # float64, words
     exact: np.ndarray  # bool: a short question, whole
+    code: np.ndarray  # bool: `coverage` is that of a program, its names renamed
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Stops:
     gram: np.ndarray  # bool [grams]: in many items, or in many rows
     exact: np.ndarray  # bool [parts]: a short question that many rows hold
     in_rows: int  # of `gram`, those that are there for the rows
+    countable: np.ndarray  # int64 [parts], quarter words of each part inside windows that are evidence
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,16 @@ class _Chunk:
 
 def pairs_of(finds: Finds, index: Index, stops: Stops) -> Pairs:
     """Return the evidence of all pairs that share a window which counts, or a short question."""
-    countable = _countable(index, stops.gram)
-    found = [_measured(chunk, finds, index, countable)[0] for chunk in _chunks(finds, index, stops.gram)]
+    found = [_measured(chunk, finds, index, stops.countable)[0] for chunk in _chunks(finds, index, stops.gram)]
     keep = ~stops.exact[finds.exact_part]
     both = np.unique(np.stack([finds.exact_row[keep], finds.exact_part[keep]], axis=1), axis=0)
     words = words_of(index)[both[:, 1]]
-    found.append(Pairs(both[:, 0], both[:, 1], np.ones(len(both)), words, np.ones(len(both), bool)))
+    whole = np.ones(len(both), bool)
+    found.append(Pairs(both[:, 0], both[:, 1], np.ones(len(both)), words, whole, ~whole))
+    if index.code is not None:
+        row, item, coverage = code_pairs(finds.code_row, finds.code_gram, finds.code_end, index.code)
+        no = np.zeros(len(row), bool)
+        found.append(Pairs(row, 2 * item + 1, coverage, np.zeros(len(row)), no, ~no))
     columns = [np.concatenate([getattr(p, name) for p in found]) for name in Pairs.__dataclass_fields__]
     order = np.lexsort((columns[1], columns[0]))
     return Pairs(*(column[order] for column in columns))
@@ -83,10 +91,13 @@ def pairs_of(finds: Finds, index: Index, stops: Stops) -> Pairs:
 def removes(pairs: Pairs, index: Index, config: DecontaminateConfig) -> np.ndarray:
     """Which rule a pair meets, int64: 0 for none, else 1 + a place in CRITERIA."""
     question = pairs.part % 2 == 0
-    long_answer = ~question & (words_of(index)[pairs.part] >= ANSWER_WORDS) & (pairs.coverage >= ANSWER_COVERAGE)
+    long_answer = (
+        ~question & ~pairs.code & (words_of(index)[pairs.part] >= ANSWER_WORDS) & (pairs.coverage >= ANSWER_COVERAGE)
+    )
     piece = question & (pairs.longest >= config.longest) & (pairs.coverage >= config.longest_coverage)
     covered = question & (pairs.coverage >= config.coverage)
-    return np.select([pairs.exact, covered, piece, long_answer], [3, 1, 2, 4], 0)
+    program = pairs.code & (pairs.coverage >= CODE_COVERAGE)
+    return np.select([pairs.exact, covered, piece, long_answer, program], [3, 1, 2, 4, 5], 0)
 
 
 def find_stops(finds: Finds, index: Index, distinct: np.ndarray, share: float) -> Stops:
@@ -99,24 +110,24 @@ def find_stops(finds: Finds, index: Index, distinct: np.ndarray, share: float) -
     held = np.unique(np.stack([finds.exact_part, finds.exact_row], axis=1)[distinct[finds.exact_row]], axis=0)
     exact = np.bincount(held[:, 0], minlength=index.parts) > limit
     first = distinct[finds.row] & ~index.stop[finds.gram]
-    if not (np.bincount(finds.gram[first], minlength=1) > limit).any():
-        return Stops(index.stop, exact, 0)
     countable = _countable(index, index.stop)
+    if not (np.bincount(finds.gram[first], minlength=1) > limit).any():
+        return Stops(index.stop, exact, 0, countable)
     for chunk in _chunks(finds, index, index.stop):
         pairs, group = _measured(chunk, finds, index, countable)
         first[chunk.find[pairs.coverage[group] >= COPY]] = False
     seen = np.unique(np.stack([finds.gram, finds.row], axis=1)[first], axis=0)
     often = np.bincount(seen[:, 0], minlength=len(index.stop)) > limit
-    return Stops(index.stop | often, exact, int(often.sum()))
+    stop = index.stop | often
+    return Stops(stop, exact, int(often.sum()), _countable(index, stop))
 
 
 def undetectable(index: Index, stops: Stops) -> dict[int, str]:
     """Items that no row with more in it can be seen to repeat, and why: {item: reason}."""
-    countable = _countable(index, stops.gram)
     found: dict[int, str] = {}
     for item in range(index.parts // 2):
         sort = index.sort[2 * item]
-        if sort == LONG and countable[2 * item] == 0:
+        if sort == LONG and stops.countable[2 * item] == 0:
             found[item] = "only_stop_ngrams"
         elif sort > LONG + 1:
             found[item] = "too_short" if sort == LONG + 2 else "empty_question"
@@ -184,9 +195,8 @@ def _measured(chunk: _Chunk, finds: Finds, index: Index, countable: np.ndarray) 
     diagonal = chunk.end - finds.end[chunk.find]
     order = np.lexsort((chunk.end, diagonal, group))
     longest = _longest(group[order], diagonal[order], start[order], chunk.end[order], index.weights, len(distinct))
-    pairs = Pairs(
-        distinct // index.parts, part, covered / countable[part], longest / WEIGHT, np.zeros(len(distinct), bool)
-    )
+    no = np.zeros(len(distinct), bool)
+    pairs = Pairs(distinct // index.parts, part, covered / countable[part], longest / WEIGHT, no, no)
     return pairs, group
 
 

@@ -26,7 +26,10 @@ def plain(texts: pa.Array) -> pa.Array:
     """Return texts in plain form: large_string, no nulls."""
     texts = texts.cast(pa.large_string())
     starts, data = buffers(texts)
-    touched = _touched(starts, data, _may_change())
+    largest = int(data[starts[0] : starts[-1]].max(initial=0))
+    if largest < 128:
+        return texts  # ASCII has one form
+    touched = _touched(starts, data, _may_change(_beyond(largest)))
     if not touched.any():
         return texts
     mask = pa.array(touched)
@@ -42,11 +45,18 @@ def plain_text(text: str) -> str:
     return plain(pa.array([text], pa.large_string()))[0].as_py()
 
 
+def _beyond(byte: int) -> int:
+    """The end of the code points that a text without a larger byte can hold: to look at all takes 0.3 s."""
+    if byte < 0xE0:
+        return 0x1200  # 0x800, and the jamo
+    return max(0x1200, ((byte & 0x0F) + 1) << 12) if byte < 0xF0 else _CODE_POINTS
+
+
 @cache
-def _may_change() -> np.ndarray:
-    """Which code points may not stay as they are, bool [_CODE_POINTS]; marks and jamo may join their neighbours."""
-    flags = np.zeros(_CODE_POINTS, bool)
-    for code in range(128, _CODE_POINTS):
+def _may_change(end: int) -> np.ndarray:
+    """Which code points may not stay as they are, bool [end]; marks and jamo may join their neighbours."""
+    flags = np.zeros(end, bool)
+    for code in range(128, end):
         character = chr(code)
         category = unicodedata.category(character)
         # Cn: unassigned here, but the Unicode of Arrow may be a newer one.

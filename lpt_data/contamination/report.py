@@ -1,4 +1,6 @@
-"""The report of a decontamination: JSON, Markdown, or one HTML page; rows beside items, the weakest evidence first.
+"""The report of a decontamination as JSON or Markdown; rows beside items, the weakest evidence first.
+
+Its page is that of every stage (`lpt_data.report`), which takes the rows and items from here.
 
 It is made from the recorded stage, its decisions and a second look at the rows, so it comes out the same for work that
 was done before. Rows and items are hostile text: control characters are made visible, everything is escaped.
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ import numpy as np
 import orjson
 
 from lpt_data.contamination.items import Benchmarks, Item
-from lpt_data.contamination.page import page
 from lpt_data.contamination.plain import plain_text
 from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress
@@ -27,6 +28,7 @@ from manifests.canon import json_text
 from manifests.errors import BadInputError, UsageError
 from manifests.files import write_atomic
 
+PAGE = ".html"  # written by `lpt_data.report`
 SHOWN = 100  # removed rows shown with their texts
 AROUND = 240  # characters of a row shown before and after what matches
 LONGEST = 6000  # characters of one text shown
@@ -62,7 +64,7 @@ def check_paths(path: Path | None, out: Path, dataset: Dataset, benchmarks: Benc
         )
     if not path.resolve().parent.is_dir():
         raise BadInputError("the folder of the report is not there", seen=str(path), next=f"mkdir {path.parent}")
-    if path.suffix not in WRITERS:
+    if path.suffix not in (*WRITERS, PAGE):
         raise UsageError("a report is .md, .json or .html", seen=path.name, next=f"--report {path.stem}.html")
     if dry_run:
         raise UsageError(
@@ -71,8 +73,8 @@ def check_paths(path: Path | None, out: Path, dataset: Dataset, benchmarks: Benc
 
 
 def write_report(path: Path, dataset: Dataset, benchmarks: Benchmarks, report: StageReport, progress: Progress) -> None:
-    """Write the report of a finished stage in the form that the name asks for."""
-    shown = examples(dataset, benchmarks, report, progress)
+    """Write the report of a finished stage as JSON or Markdown, whichever the name asks for."""
+    shown = [_as_seen(one) for one in examples(dataset, benchmarks, report, progress)]
     write_atomic(path, WRITERS[path.suffix](report.body, shown).encode("utf-8", "backslashreplace"))
 
 
@@ -126,7 +128,7 @@ def pieces(text: str, spans: Sequence[Sequence[int]], *, crop: bool = False) -> 
     if crop:
         ends = (0, len(found) - 1)
         found = [(part if hit else _near(part, n == ends[0], n == ends[1]), hit) for n, (part, hit) in enumerate(found)]
-    return _cut([(_visible(part), hit) for part, hit in found if part])
+    return _cut([(part, hit) for part, hit in found if part])
 
 
 def _near(part: str, first: bool, last: bool) -> str:
@@ -146,6 +148,12 @@ def _cut(found: Pieces) -> Pieces:
         kept.append((part, hit))
         room -= len(part)
     return kept
+
+
+def _as_seen(one: Shown) -> Shown:
+    """The same with every character visible that would not be."""
+    row, item = ([(_visible(part), hit) for part, hit in side] for side in (one.row_text, one.item_text))
+    return replace(one, row_text=row, item_text=item)
 
 
 def _visible(text: str) -> str:
@@ -221,5 +229,4 @@ def _md(text: str) -> str:
 WRITERS: dict[str, Callable[[dict[str, Any], Sequence[Shown]], str]] = {
     ".json": _json,
     ".md": _markdown,
-    ".html": page,
 }

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from lpt_data.contamination.code import scan_code
 from lpt_data.contamination.index import LEGACY, NGRAM, SHORTEST, Grams, Index
 from lpt_data.contamination.plain import plain
 from lpt_data.contamination.windows import char_windows, find, likely, run_hash, windows
@@ -36,6 +37,29 @@ class Finds:
     exact_end: np.ndarray
     chars_row: np.ndarray  # int64, exact matches of CHARS characters
     chars_gram: np.ndarray
+    code_row: np.ndarray  # windows of programs, their names renamed
+    code_gram: np.ndarray
+    code_end: np.ndarray
+
+    def of(self, rows: np.ndarray) -> Finds:
+        """Return the finds of some rows (bool [rows]), numbered anew."""
+        number = np.cumsum(rows) - 1
+        kept: dict[str, np.ndarray] = {}
+        for row, *others in _GROUPS:
+            mine = rows[getattr(self, row)]
+            kept[row] = number[getattr(self, row)[mine]]
+            kept |= {name: getattr(self, name)[mine] for name in others}
+        return Finds(int(rows.sum()), **kept)
+
+
+# The arrays of one kind of find, its rows first.
+_GROUPS = (
+    ("row", "gram", "end"),
+    ("legacy_row", "legacy_gram"),
+    ("exact_row", "exact_part", "exact_end"),
+    ("chars_row", "chars_gram"),
+    ("code_row", "code_gram", "code_end"),
+)
 
 
 def scan(texts: pa.Array, index: Index) -> Finds:
@@ -43,14 +67,15 @@ def scan(texts: pa.Array, index: Index) -> Finds:
     starts, data = buffers(plain(texts))
     found, table = _scan(starts, data, index), tables()
     longest = int(np.diff(starts).max(initial=0))
-    if len(index.chars.lengths):
+    if index.chars is not None and len(index.chars.lengths):
         chars = _scan_chars(starts, data, table.ascii, table.unicode, index.chars, longest)
         found = np.concatenate([found, chars])
+    code = np.zeros((0, 3), np.int64) if index.code is None else scan_code(texts, index.code)
     by_kind = [found[found[:, 0] == kind] for kind in (_GRAM, _LEGACY, _EXACT, _CHARS)]
     grams, legacy, exact, chars = by_kind
     return Finds(
         len(texts), grams[:, 1], grams[:, 2], grams[:, 3], legacy[:, 1], legacy[:, 2],
-        exact[:, 1], exact[:, 2], exact[:, 3], chars[:, 1], chars[:, 2],
+        exact[:, 1], exact[:, 2], exact[:, 3], chars[:, 1], chars[:, 2], code[:, 0], code[:, 1], code[:, 2],
     )  # fmt: skip
 
 

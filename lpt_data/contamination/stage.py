@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from lpt_data.config import DecontaminateConfig
-from lpt_data.contamination.canaries import recall, run_canaries
+from lpt_data.contamination.canaries import code_recall, recall, run_canaries, run_code_canaries
 from lpt_data.contamination.index import Index, build_index
 from lpt_data.contamination.items import Benchmarks
 from lpt_data.contamination.judge import CRITERIA, Pairs, Stops, find_stops, pairs_of, removes, spans, undetectable
@@ -24,7 +24,6 @@ from lpt_data.stage import StageResult
 from manifests import decisions
 from manifests.errors import UsageError
 
-REASON = "benchmark_overlap"
 MOST_SPANS = 50  # in the detail of one decision
 
 
@@ -67,12 +66,28 @@ def _decide(benchmarks: Benchmarks, dataset: Dataset, config: DecontaminateConfi
     progress(0, None, "indexing the benchmarks")
     index = build_index(benchmarks, config.stop_items)
     rows, ids, finds = read(dataset, index, config, progress)
+    return decided(dataset, benchmarks, index, config, (rows, ids, finds), progress)
+
+
+def decided(
+    dataset: Dataset,
+    benchmarks: Benchmarks,
+    index: Index,
+    config: DecontaminateConfig,
+    scanned: tuple[np.ndarray, np.ndarray, Finds],
+    progress: Progress,
+) -> StageResult:
+    """Judge rows that were scanned, as `read` gives them, and say what the benchmarks lost by them."""
+    rows, ids, finds = scanned
     judged = judge(rows, ids, finds, benchmarks, index, config)
     progress(0, None, "canaries")
     caught = run_canaries(benchmarks, index, judged.stops, config)
+    programs = run_code_canaries(benchmarks, index, judged.stops, config)
     extra = summary(dataset, benchmarks, index, config, judged, undetectable(index, judged.stops))
     for number, told in enumerate(extra["benchmarks"]):
         told["canaries"] = recall(caught, benchmarks.of(number), index)
+        if programs is not None and "programs" in told:
+            told["programs"]["canary"] = code_recall(programs, benchmarks.of(number), index)
     record_ids = np.zeros((dataset.rows_in, 32), np.uint8)
     record_ids[rows] = ids
     return StageResult(_decisions(benchmarks, index, judged), record_ids, extra)
@@ -111,13 +126,16 @@ def judge(
     """Settle the stops, measure all pairs and choose for each row that goes the strongest evidence."""
     distinct = np.zeros(len(rows), bool)
     if len(rows):
-        distinct[np.unique(ids, axis=0, return_index=True)[1]] = True
+        names = np.ascontiguousarray(ids).view("<u8")[
+            :, 0
+        ]  # eight bytes of a hash: to sort all 32 takes ten times longer
+        distinct[np.unique(names, return_index=True)[1]] = True
     stops = find_stops(finds, index, distinct, config.stop_rows)
     pairs = pairs_of(finds, index, stops)
     rule = removes(pairs, index, config)
     goes = np.flatnonzero(rule)
     ranks = _item_ranks(benchmarks)[pairs.part[goes] // 2]
-    by_answer = rule[goes] == 1 + CRITERIA.index("long_answer")
+    by_answer = rule[goes] > CRITERIA.index("long_answer")  # or by its program, which comes last
     order = np.lexsort((ranks, -pairs.longest[goes], -pairs.coverage[goes], by_answer, pairs.row[goes]))
     strongest = goes[order]
     witness = strongest[np.unique(pairs.row[strongest], return_index=True)[1]]
@@ -143,7 +161,8 @@ def _decisions(benchmarks: Benchmarks, index: Index, judged: Judged) -> Any:
     for pair in chosen.tolist():
         row, part = int(pairs.row[pair]), int(pairs.part[pair])
         item = benchmarks.items[part // 2]
-        in_row, in_item = spans(judged.finds, index, judged.stops, row, part)
+        program = bool(pairs.code[pair])  # no words of row and item match, and no places in them can be shown
+        in_row, in_item = ([], []) if program else spans(judged.finds, index, judged.stops, row, part)
         told = {
             "benchmark": benchmarks.benchmarks[item.benchmark].name,
             "item": item.index,
@@ -162,7 +181,7 @@ def _decisions(benchmarks: Benchmarks, index: Index, judged: Judged) -> Any:
             "row": judged.rows[positions],
             "record_id": judged.ids[positions],
             "action": np.array(["remove"] * len(chosen), object) if len(chosen) else None,
-            "reason": np.array([REASON] * len(chosen), object) if len(chosen) else None,
+            "reason": np.array([decisions.OVERLAP] * len(chosen), object) if len(chosen) else None,
             "witness_id": np.frombuffer(b"".join(names), np.uint8).reshape(-1, 32),
             "score": pairs.coverage[chosen],
             "detail": np.array(details, object) if len(chosen) else None,
@@ -172,6 +191,6 @@ def _decisions(benchmarks: Benchmarks, index: Index, judged: Judged) -> Any:
 
 def _coverage_of(pairs: Pairs, rows: np.ndarray) -> dict[tuple[int, int], float]:
     """Coverage by (row, part) of all pairs of some rows."""
-    mine = np.isin(pairs.row, rows)
+    mine = np.isin(pairs.row, rows) & ~pairs.code
     keys = zip(pairs.row[mine].tolist(), pairs.part[mine].tolist(), strict=True)
     return dict(zip(keys, pairs.coverage[mine].tolist(), strict=True))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lpt_data.config import DecontaminateConfig, settings
+from lpt_data.contamination.code import CODE_COVERAGE, CODE_TOKENS, CODE_WINDOW
 from lpt_data.contamination.index import NGRAM, SHORTEST, Grams, Index
 from lpt_data.contamination.items import Benchmark, Benchmarks
-from lpt_data.contamination.judge import ANSWER_COVERAGE, ANSWER_WORDS, CRITERIA
+from lpt_data.contamination.judge import ANSWER_COVERAGE, ANSWER_WORDS, CRITERIA, Pairs
 from lpt_data.dataset import Dataset
 from lpt_data.text import TOKENS
 from manifests.digests import bytes_sha256
@@ -41,6 +42,9 @@ def summary(
             "shortest": SHORTEST,
             "answer_words": ANSWER_WORDS,
             "answer_coverage": ANSWER_COVERAGE,
+            "code_window": CODE_WINDOW,
+            "code_tokens": CODE_TOKENS,
+            "code_coverage": CODE_COVERAGE,
             "tokens": TOKENS,
         },
         "stops": {
@@ -68,7 +72,9 @@ def _benchmark(
     hit = here & (judged.rule > 0)
     hidden = {item: unseen[item] for item in mine if item in unseen}
     legacy = _any_hit(judged.finds.legacy_row, judged.finds.legacy_gram, index.legacy, first, end)
-    chars = _any_hit(judged.finds.chars_row, judged.finds.chars_gram, index.chars, first, end)
+    finds, chars = judged.finds, None
+    if index.chars is not None:
+        chars = _any_hit(finds.chars_row, finds.chars_gram, index.chars, first, end)
     return {
         "name": found.name,
         "sources": list(found.sources),
@@ -83,7 +89,8 @@ def _benchmark(
         "any_13gram": legacy,
         "any_50_characters": chars,
         "short_items_hit": len(np.unique(pairs.part[hit & pairs.exact])),
-        "answers_hit": len(np.unique(pairs.part[hit & (pairs.part % 2 == 1)])),
+        "answers_hit": len(np.unique(pairs.part[hit & (pairs.part % 2 == 1) & ~pairs.code])),
+        **_programs(mine, benchmarks, index, pairs, hit),
         "undetectable_items": [
             {
                 "item": benchmarks.items[i].index,
@@ -94,6 +101,23 @@ def _benchmark(
         ]
         + [{"item": row, "record_id": None, "reason": f"unreadable: {why}"} for row, why in found.unread],
         "compromised": _compromised(np.flatnonzero(hit), benchmarks, judged),
+    }
+
+
+def _programs(mine: range, benchmarks: Benchmarks, index: Index, pairs: Pairs, hit: np.ndarray) -> dict[str, Any]:
+    """What was looked for in the programs of a benchmark; nothing where it has none."""
+    if index.code is None or not index.code.tokens[mine.start : mine.stop].any():
+        return {}
+    tokens = index.code.tokens[mine.start : mine.stop]
+    short = np.flatnonzero((tokens > 0) & (tokens < CODE_TOKENS)) + mine.start
+    return {
+        "programs": {
+            "items": int(np.count_nonzero(tokens)),
+            "too_short": len(short),
+            "too_short_items": [benchmarks.items[i].index for i in short.tolist()],
+            "items_hit": len(np.unique(pairs.part[hit & pairs.code])),
+            "rows_hit": len(np.unique(pairs.row[hit & pairs.code])),
+        }
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, overload
 
 Record: TypeAlias = Mapping[str, Any]
 DETAIL_LIMIT = 240  # characters of a finding's detail: enough to act on, too few to flood a terminal
@@ -21,6 +21,8 @@ NO_REFERENCE = "no reference was given"
 NO_BENCHMARK = "no benchmark was given"
 NO_SEEDS = "no seeds were given"
 NO_PREVIOUS = "no earlier round was given"
+NO_LANGUAGE = "no language was declared"
+NO_RATES = "no row has a pass rate"
 
 
 class Encoded(Protocol):
@@ -39,8 +41,8 @@ class Encoder(Protocol):
     """A tokenizer with its chat template; raises an `LptError` for a conversation that it cannot render.
 
     Optional attributes are used where present: `bos_token_id: int | None` (its own or its `tokenizer`'s), `stop_ids`
-    (a collection of token ids) and `encode_prompt(messages) -> list[int]`. Where one is absent the check that needs it
-    is skipped, and says so.
+    (a collection of token ids), `encode_prompt(messages) -> list[int]` and `decode(ids) -> str`. Where one is absent
+    the check that needs it is skipped, and says so.
     """
 
     name: str
@@ -78,19 +80,42 @@ class Finding:
     line: int | None = None  # 1-based line (or item) of the file, None where it is not known
 
 
+class Found(Sequence[Finding]):
+    """Findings made when they are looked at: of a check that half of all rows stand behind, five are shown."""
+
+    def __init__(self, places: Sequence[Any], make: Callable[[Any], Finding]) -> None:
+        self._places, self._make = places, make
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Finding, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Finding | tuple[Finding, ...]:
+        if isinstance(index, slice):
+            return tuple(self._make(place) for place in self._places[index])
+        return self._make(self._places[index])
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The result of one measure. `value` is None unless `status` is "ok"; `reason` says why, or comments on it."""
 
     value: float | None
     n: int
-    findings: tuple[Finding, ...] = ()
+    findings: Sequence[Finding] = ()
     status: Literal["ok", "error", "skipped"] = "ok"
     reason: str = ""
     effect: str = ""  # an estimate of what the next command would change
 
 
 Rule: TypeAlias = Callable[[Record], str | None]
+# (record id, key hash, record) -> share of a model's samples that were right, None where it is not known
+PassRates: TypeAlias = Callable[[bytes, bytes, Record], float | None]
 TextRule: TypeAlias = Callable[[Sequence[str]], str | None]  # of all strings of a record, which are collected once
 
 
@@ -114,6 +139,23 @@ def ask(verifier: Verifier, function: str, calls: Sequence[tuple[str, ...]]) -> 
         except Exception as error:  # the same call will be made in training
             answers.append(Asked(None, f"raises {type(error).__name__}: {error}"))
     return answers
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A rule on a record or its texts that is asked only where the canonical JSON of the row may hold what it finds.
+
+    `patterns` are searched for in every row (RE2, compiled; a plain text is a pattern and the fastest one), `marks` in
+    the rows that are not ASCII. What both miss the rule never sees: a test holds the two against each other.
+    """
+
+    rule: Callable[[Any], str | None]
+    patterns: tuple[str, ...] = ()
+    marks: tuple[bytes, ...] = ()
+
+    def __call__(self, value: Any) -> str | None:
+        """Return what the rule says."""
+        return self.rule(value)
 
 
 def skipped(reason: str, n: int = 0) -> Outcome:
@@ -147,13 +189,18 @@ def strings(value: Any) -> list[str]:
     return found
 
 
+def user_turns(messages: Sequence[Any]) -> list[str]:
+    """Return what the user said, turn by turn."""
+    return [m["content"] for m in messages if m.get("role") == "user" and isinstance(m.get("content"), str)]
+
+
 # White space of str.strip() plus the zero-width characters that it leaves.
 _BLANK = "".join(chr(c) for c in range(0x3001) if chr(c).isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
 
 
 def is_blank(text: Any) -> bool:
     """Return True for absent text and for text of white space and zero-width characters alone."""
-    return not isinstance(text, str) or not text.strip(_BLANK)
+    return not isinstance(text, str) or not text or (text[0] in _BLANK and not text.strip(_BLANK))
 
 
 NUL = re.compile(r"\x00")
@@ -192,8 +239,11 @@ def mojibake(texts: Sequence[str]) -> str | None:
     return _first_match(MOJIBAKE, [t for t in texts if not t.isascii()], "mojibake")
 
 
+# JSON writes control characters as \\u00XX, but U+0008 as \\b and DEL as it is; C1 is C2 80 to C2 9F in UTF-8.
 CHARACTER_RULES: dict[str, TextRule] = {
-    "characters.nul_share": nul_character,
-    "characters.control_share": control_character,
-    "characters.mojibake_share": mojibake,
+    "characters.nul_share": Marked(nul_character, (r"\\u0000",)),
+    "characters.control_share": Marked(
+        control_character, (r"\\u00", r"\\b", r"\x7f"), marks=(b"\xc2", b"\xef\xbf\xbd")
+    ),
+    "characters.mojibake_share": Marked(mojibake, marks=(b"\xc3\x83", b"\xc3\x82", b"\xc3\xa2\xe2\x82\xac")),
 }

@@ -230,7 +230,6 @@ MEASURES: dict[str, Measure] = {
     "synthetic.diversity.compression_ratio": compression,
     "synthetic.diversity.of_seeds": against_seeds,
     "synthetic.openings.prompts_share": opening("asks", "a prompt"),
-    "synthetic.openings.replies_share": opening("says", "a reply"),
     "synthetic.collapse.distinct_2_ratio": _watched(_distinct_trend),
     "synthetic.collapse.vocabulary_ratio": _watched(_vocabulary_trend),
     "synthetic.collapse.length_ratio": _watched(_length_trend),

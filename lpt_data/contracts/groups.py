@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from lpt_data.contracts.common import NO_BENCHMARK, NO_REFERENCE, Finding, Outcome, share, skipped
+from lpt_data.contracts.near import near_share
 from lpt_data.contracts.survey import Measure, Reference, SplitSurvey, Survey
 
 
@@ -61,9 +62,12 @@ def conflicting_outputs(survey: Survey) -> Outcome:
     """Share of rows whose input also occurs in their split with another output."""
     findings: list[Finding] = []
     for part in survey.splits:
+        every = as_bytes(part.asked)
+        again = {asked for asked, times in Counter(every).items() if times > 1}
         groups: dict[bytes, list[int]] = {}
-        for position, asked in enumerate(as_bytes(part.asked)):
-            groups.setdefault(asked, []).append(position)
+        for position, asked in enumerate(every) if again else ():
+            if asked in again:
+                groups.setdefault(asked, []).append(position)
         learned = as_bytes(part.learned)
         for positions in groups.values():
             if len({learned[p] for p in positions}) < 2:
@@ -172,6 +176,7 @@ COMMON_MEASURES: dict[str, Measure] = {
     "duplicates.exact_share": exact_duplicates,
     "leakage.records": shared_records,
     "leakage.keys": shared_keys,
+    "leakage.near": near_share,
     "against.records": against_records,
     "against.keys": against_keys,
     "contamination.rows": all_benchmarks,

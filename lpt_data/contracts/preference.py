@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lpt_data.batches import RecordBatch
 from lpt_data.contracts import rendered, sft
-from lpt_data.contracts.common import NO_REFERENCE, Encoder, Outcome, Record, Rule, share, skipped
+from lpt_data.contracts.common import (
+    NO_REFERENCE,
+    Encoder,
+    Finding,
+    Found,
+    Outcome,
+    Record,
+    Rule,
+    share,
+    skipped,
+    user_turns,
+)
 from lpt_data.contracts.cycles import on_cycles
-from lpt_data.contracts.survey import Contract, Measure, Parts, RowTokens, SplitSurvey, Survey
-from lpt_data.keys import NORMALISERS, key_of
+from lpt_data.contracts.survey import Contract, Measure, RowTokens, SplitSurvey, Survey
+from lpt_data.folding import spaced
+from lpt_data.keys import NORMALISERS, key_hashes
 from lpt_data.prompt_groups import Groups, Links, links
 from manifests.canon import json_text
 
@@ -33,8 +46,7 @@ MARGIN_COLUMN = "margin"
 NO_SCORES = "no scores beside the pairs"
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What is kept of a pair: who is compared with whom under which prompt, lengths, margin, and what joins it."""
 
     prompt: bytes
@@ -50,10 +62,11 @@ class Facts:
 
 def said(side: Any) -> str:
     """Return the words of a side: its texts and tool calls, one space between them."""
-    return " ".join(" ".join(_texts(side)).split())
+    return " ".join(" ".join(spoken(side)).split())
 
 
-def _texts(side: Any) -> Iterator[str]:
+def spoken(side: Any) -> Iterator[str]:
+    """Yield the texts and tool calls of some messages."""
     for message in side:
         if message.get("content"):
             yield message["content"]
@@ -61,27 +74,25 @@ def _texts(side: Any) -> Iterator[str]:
             yield json_text(message["tool_calls"])
 
 
-def _whole(record: Record, side: str) -> dict[str, Any]:
-    return {"messages": [*(record.get("prompt") or ()), *record[side]]}
-
-
-def _either(record: Record, rule: Rule) -> str | None:
-    """What is wrong with the first side that a rule for conversations faults."""
+def role_fault(record: Record) -> str | None:
+    """Turns out of order in the prompt and one of its answers, or an answer that does not end with the assistant."""
+    asked = sft.shape(record.get("prompt") or ())
     for side in SIDES:
-        if (fault := rule(_whole(record, side))) is not None:
+        if (fault := sft.order_fault(asked + sft.shape(record[side]))) is not None:
             return f"{side}: {fault}"
     return None
 
 
-def role_fault(record: Record) -> str | None:
-    """Turns out of order in the prompt and one of its answers, or an answer that does not end with the assistant."""
-    return _either(record, sft.role_fault)
-
-
 def empty_side(record: Record) -> str | None:
     """A side without turns, or a turn without visible text."""
-    missing = next((side for side in SIDES if not record[side]), None)
-    return f"{missing} has no turns" if missing else _either(record, sft.empty_turn)
+    prompt = record.get("prompt") or ()
+    for side in SIDES:
+        if not record[side]:
+            return f"{side} has no turns"
+    for side in SIDES:
+        if (fault := sft.empty_turn({"messages": [*prompt, *record[side]]})) is not None:
+            return f"{side}: {fault}"
+    return None
 
 
 def mixed_prompts(record: Record) -> str | None:
@@ -105,7 +116,10 @@ def identical(record: Record) -> str | None:
 
 def _begin_differently(record: Record) -> bool:
     """Whether the first letters tell that neither side is the start of the other: most pairs need no closer look."""
-    heads = ["".join(next(_texts(record[side]), "")[:64].split())[:8] for side in SIDES]
+    one, other = ((record[side][0].get("content") if record[side] else "") or " " for side in SIDES)
+    if one[0] != other[0] and not one[0].isspace() and not other[0].isspace():
+        return True
+    heads = ["".join(next(spoken(record[side]), "")[:64].split())[:8] for side in SIDES]
     length = min(map(len, heads))
     return heads[0][:length] != heads[1][:length]
 
@@ -144,22 +158,27 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def look(record: Record, extra: Mapping[str, Any], key: str, hashed: bytes) -> Facts:
-    """Return the facts of a pair whose canonical key has the hash given."""
-    joined = links("preference", record, extra, key, hashed=hashed)
-    texts = [said(record[side]) for side in SIDES]
-    prompt = joined.own if key in NORMALISERS else key_of("preference", record, {}, "math")
-    one, other = (hashlib.sha256(text.encode()).digest()[:16] for text in texts)
-    lengths = tuple(sum(map(len, _texts(record[side]))) for side in SIDES)
-    return Facts(prompt, one, other, (lengths[0], lengths[1]), margin(extra), joined)
+def look(batch: RecordBatch, key: str, keys: Sequence[bytes]) -> list[Facts]:
+    """Return the facts of pairs whose canonical keys have the hashes given."""
+    rows = list(zip(batch.records, batch.beside, keys, strict=True))
+    joined = [links("preference", record, beside, key, hashed=hashed) for record, beside, hashed in rows]
+    if key in NORMALISERS:
+        prompts = [link.own for link in joined]
+    else:
+        prompts = key_hashes("preference", batch.records, batch.beside, "math")
+    digests, lengths = [], []
+    for side in SIDES:
+        texts = [" ".join(spoken(record[side])) for record in batch.records]
+        lengths.append([sum(map(len, spoken(record[side]))) for record in batch.records])
+        digests.append([hashlib.sha256(words).digest()[:16] for words in spaced(texts)])
+    margins = [margin(beside) if beside else None for beside in batch.beside]
+    return list(map(Facts, prompts, *digests, zip(*lengths, strict=True), margins, joined))
 
 
-def parts(record: Record) -> Parts:
-    """The prompt is asked, the preference is learned; a benchmark could contain any turn of the user."""
-    asked = list(record.get("prompt") or ())
-    turns = [*asked, *record["chosen"], *record["rejected"]]
-    questions = [m["content"] for m in turns if m.get("role") == "user" and isinstance(m.get("content"), str)]
-    return Parts(asked, [record["chosen"], record["rejected"]], list(dict.fromkeys(questions)))
+def questions(record: Record) -> list[str]:
+    """The turns of the user, in the prompt and on either side."""
+    turns = user_turns([*(record.get("prompt") or ()), *record["chosen"], *record["rejected"]])
+    return list(dict.fromkeys(turns))
 
 
 # -- rows among each other
@@ -176,26 +195,32 @@ def _place(part: SplitSurvey, position: int) -> str:
     return f"{part.name} row {int(part.rows[position])}"
 
 
+def _compared_again(survey: Survey) -> list[tuple[SplitSurvey, int, Facts]]:
+    """Pairs whose prompt has more than one of them, in any split: no other can repeat or contradict anything."""
+    times = Counter(facts.prompt for part in survey.splits for facts in part.facts)
+    return [found for found in _every(survey) if times[found[2].prompt] > 1]
+
+
 def duplicated_pairs(survey: Survey) -> Outcome:
     """Share of rows that repeat an earlier pair of their split: same prompt, chosen and rejected, white space aside."""
     findings = []
-    for part in survey.splits:
-        first: dict[tuple[bytes, bytes, bytes], int] = {}
-        for position, facts in enumerate(part.facts):
-            before = first.setdefault((facts.prompt, facts.chosen, facts.rejected), position)
-            if before != position:
-                findings.append(part.finding(position, f"same pair as row {int(part.rows[before])}"))
+    first: dict[tuple[str, bytes, bytes, bytes], int] = {}
+    for part, position, facts in _compared_again(survey):
+        before = first.setdefault((part.name, facts.prompt, facts.chosen, facts.rejected), position)
+        if before != position:
+            findings.append(part.finding(position, f"same pair as row {int(part.rows[before])}"))
     return Outcome(share(len(findings), survey.n), survey.n, tuple(findings))
 
 
 def conflicting_pairs(survey: Survey) -> Outcome:
     """Share of rows whose pair occurs, in any split, with its sides exchanged."""
     first: dict[tuple[bytes, bytes, bytes], str] = {}
-    for part, position, facts in _every(survey):
+    again = _compared_again(survey)
+    for part, position, facts in again:
         first.setdefault((facts.prompt, facts.chosen, facts.rejected), _place(part, position))
     findings = tuple(
         part.finding(position, f"{first[reverse]} prefers the other")
-        for part, position, facts in _every(survey)
+        for part, position, facts in again
         if facts.chosen != facts.rejected and (reverse := (facts.prompt, facts.rejected, facts.chosen)) in first
     )
     return Outcome(share(len(findings), survey.n), survey.n, findings)
@@ -203,12 +228,12 @@ def conflicting_pairs(survey: Survey) -> Outcome:
 
 def cyclic_pairs(survey: Survey) -> Outcome:
     """Share of rows on a cycle of preferences of one prompt (A over B over C over A); a conflict is the shortest."""
-    every = list(_every(survey))
-    edges = [((facts.prompt, facts.chosen), (facts.prompt, facts.rejected)) for _, _, facts in every]
+    again = _compared_again(survey)
+    edges = [((facts.prompt, facts.chosen), (facts.prompt, facts.rejected)) for _, _, facts in again]
     known = set(edges)
     findings = []
     direct = 0
-    for (part, position, _), (better, worse), on in zip(every, edges, on_cycles(edges), strict=True):
+    for (part, position, _), (better, worse), on in zip(again, edges, on_cycles(edges), strict=True):
         if on:
             direct += (worse, better) in known
             findings.append(part.finding(position, "on a cycle of preferences"))
@@ -217,19 +242,19 @@ def cyclic_pairs(survey: Survey) -> Outcome:
 
 
 def _lengths(survey: Survey) -> np.ndarray:
-    return np.array([facts.lengths for _, _, facts in _every(survey)], np.int64).reshape(-1, 2)
+    return np.array([facts.lengths for part in survey.splits for facts in part.facts], np.int64).reshape(-1, 2)
 
 
 def _longer(side: int) -> Measure:
+    def found(place: tuple[SplitSurvey, int, Facts]) -> Finding:
+        part, position, facts = place
+        return part.finding(position, f"chosen {facts.lengths[0]} characters, rejected {facts.lengths[1]}")
+
     def measure(survey: Survey) -> Outcome:
-        findings = tuple(
-            part.finding(position, f"chosen {facts.lengths[0]} characters, rejected {facts.lengths[1]}")
-            for part, position, facts in _every(survey)
-            if facts.lengths[side] > facts.lengths[1 - side]
-        )
+        places = [place for place in _every(survey) if place[2].lengths[side] > place[2].lengths[1 - side]]
         means = _lengths(survey).mean(axis=0) if survey.n else (0.0, 0.0)
         reason = f"mean {means[0]:.0f} characters chosen, {means[1]:.0f} rejected"
-        return Outcome(share(len(findings), survey.n), survey.n, findings, reason=reason)
+        return Outcome(share(len(places), survey.n), survey.n, Found(places, found), reason=reason)
 
     return measure
 
@@ -370,10 +395,10 @@ MEASURES: dict[str, Measure] = {
 CONTRACT = Contract(
     "preference",
     default_key="math",
-    parts=parts,
+    parts=None,
+    questions=questions,
     rules=RULES,
     measures=MEASURES,
     render=render,
     look=look,
-    sees=("near-duplicates between splits",),
 )

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lpt_data.contracts.survey import Contract, Reference, question_hash, row_key
+from lpt_data.benchmarks.layouts import Published, read_published
+from lpt_data.contracts.survey import Contract, Reference, question_hash, row_keys
 from lpt_data.dataset import Dataset
 from lpt_data.io import expand
+from manifests.canon import id_of
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError
 
@@ -34,9 +36,11 @@ def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> R
     datasets = open_any(paths, contract.kind)
     start = unread = 0
     for dataset in datasets:
-        for row, record, extra, name in dataset.identified():
-            records.setdefault(name, start + row)
-            keys.setdefault(row_key(dataset.kind, normaliser, row, record, extra), start + row)
+        for batch in dataset.record_batches():
+            named = row_keys(dataset.kind, normaliser, batch.rows, batch.records, batch.beside)
+            for row, data, key in zip(batch.rows, batch.data, named, strict=True):
+                records.setdefault(id_of(dataset.kind, data), start + row)
+                keys.setdefault(key, start + row)
         unread += len(dataset.quarantined())
         start += dataset.rows_in
     items = start - unread
@@ -110,6 +114,8 @@ def read_benchmark(name: str, paths: Sequence[str], contracts: Sequence[Contract
             return _questions(name, Dataset.open(paths, kind="text", text_column=column), text)
         except LptError as error:
             tried.append(f"column {column}: {error.what}")
+    if (published := read_published(paths)) is not None:
+        return _published_questions(name, published)
     raise BadInputError(
         f"the benchmark {name} has no questions that could be read",
         seen="; ".join(tried),
@@ -117,10 +123,19 @@ def read_benchmark(name: str, paths: Sequence[str], contracts: Sequence[Contract
     )
 
 
+def _published_questions(name: str, published: Published) -> Reference:
+    """A benchmark in a layout of its own: MMLU without a head, MATH in a file for each problem, BBH in one object."""
+    found: dict[bytes, int] = {}
+    for entry in published.entries:
+        found.setdefault(question_hash(entry.question), entry.index)
+    files = tuple({"path": f.path, "bytes": f.bytes, "sha256": bytes_sha256(f.path)} for f in published.files)
+    return Reference(name, len(published.entries), len(published.unread), files, questions=found)
+
+
 def _questions(name: str, dataset: Dataset, contract: Contract) -> Reference:
     found: dict[bytes, int] = {}
     for row, record, _ in dataset.records():
-        for question in contract.parts(record).questions:
+        for question in contract.questions(record):
             found.setdefault(question_hash(question), row)
     unread = len(dataset.quarantined())
     if not found and unread:

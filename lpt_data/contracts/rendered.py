@@ -6,7 +6,7 @@ the measures here read the counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -32,6 +32,31 @@ def double_bos_fault(encode: Encoder, ids: list[int]) -> dict[str, str]:
     return {"bos": f"start token {bos} stands twice in a row"}
 
 
+def mask_fault(encode: Encoder, messages: Sequence[Record], ids: list[int], mask: list[int]) -> dict[str, str]:
+    """Return {"mask": what is wrong} where the supervised tokens spell anything but the replies, else {}.
+
+    Blanks at the ends of a reply are the template's to keep or not, and so is the form of a tool call, whose words
+    before it must be there. A stop token at the end of a reply belongs to it.
+    """
+    decode = getattr(encode, "decode", None)
+    if decode is None:
+        return {}
+    stops = getattr(encode, "stop_ids", None) or ()
+    replies = [(i, m) for i, m in enumerate(messages) if m.get("role") == "assistant"]
+    edges = np.flatnonzero(np.diff(np.array([0, *mask, 0], np.int8)))
+    runs = [ids[start:end] for start, end in edges.reshape(-1, 2).tolist()]
+    if len(runs) != len(replies):
+        return {"mask": f"{len(replies)} replies, {len(runs)} runs of supervised tokens"}
+    for (index, message), run in zip(replies, runs, strict=True):
+        while run and run[-1] in stops:
+            run = run[:-1]
+        said, meant = decode(run).strip(), (message.get("content") or "").strip()
+        if said != meant and not (message.get("tool_calls") and said.startswith(meant)):
+            wide = "more than" if meant and meant in said else "part of" if said in meant else "something else than"
+            return {"mask": f"turn {index}: the mask covers {wide} the reply: {said[-60:]!r} for {meant[-60:]!r}"}
+    return {}
+
+
 def conversation(record: Record, encode: Encoder, max_length: int | None) -> RowTokens:
     """Render a conversation and count its tokens; `kept` is what truncation at `max_length` leaves supervised."""
     messages = list(record["messages"])
@@ -44,6 +69,7 @@ def conversation(record: Record, encode: Encoder, max_length: int | None) -> Row
         supervised = sum(1 for token, counts in zip(ids, mask, strict=True) if counts and token in stops)
         if supervised < turns:
             faults["stop"] = f"{turns} assistant turns, {supervised} supervised stop tokens"
+    faults |= mask_fault(encode, messages, ids, mask)
     return RowTokens(len(ids), sum(mask), sum(mask[:max_length]), faults)
 
 
@@ -93,6 +119,8 @@ def gate(name: str) -> Measure:
             return skipped("the encoder does not name its stop tokens", survey.n)
         if name == "bos" and survey.lent.encode is not None and _bos(survey.lent.encode) is ABSENT:
             return skipped("the encoder does not name its BOS token", survey.n)
+        if name == "mask" and getattr(survey.lent.encode, "decode", None) is None:
+            return skipped("the encoder cannot decode its tokens", survey.n)
         findings = tuple(survey.faults(name))
         return Outcome(share(len(findings), survey.n), survey.n, findings)
 
@@ -102,6 +130,7 @@ def gate(name: str) -> Measure:
 render_failures = gate("render")
 unsupervised_stops = gate("stop")
 double_bos = gate("bos")
+inexact_masks = gate("mask")
 
 
 def truncation_rate(survey: Survey) -> Outcome:

@@ -13,12 +13,21 @@ from typing import Any
 
 import orjson
 
-from lpt_data.contracts import groups, rendered
-from lpt_data.contracts.common import Asked, Outcome, Record, Rule, Verifier, ask, is_blank, share, skipped
+from lpt_data.contracts import answers, groups, rendered
+from lpt_data.contracts.common import (
+    Asked,
+    Outcome,
+    Record,
+    Rule,
+    Verifier,
+    ask,
+    is_blank,
+    share,
+    skipped,
+    user_turns,
+)
 from lpt_data.contracts.survey import Contract, Judgement, Measure, Parts, Survey
 
-# Answers that a policy hits by trying the few values there are: yes/no, one of five letters, an integer from 0 to 4.
-GUESSABLE = re.compile(r"\s*(?:yes|no|true|false|\(?[a-e]\)?|[0-4])\s*\.?\s*", re.IGNORECASE)
 UNSCORED = "rlvr.verifier.unscored_share"  # the verifier hung, died or raised
 SPEAKERS = ("system", "user", "assistant", "tool")
 
@@ -45,17 +54,14 @@ def blank_answer(record: Record) -> str | None:
     return "the answer is empty" if is_blank(record.get("answer")) else None
 
 
-def guessable(record: Record) -> str | None:
-    """An answer that a blind guess hits at least one time in five."""
-    answer = record["answer"]
-    return f"answer {answer!r}" if GUESSABLE.fullmatch(answer) else None
+def parts(record: Record, data: bytes) -> Parts:
+    """The prompt is asked, the answer is learned."""
+    return Parts(orjson.dumps(record["prompt"], option=orjson.OPT_SORT_KEYS), record["answer"].encode())
 
 
-def parts(record: Record) -> Parts:
-    """The prompt is asked, the answer is learned; a benchmark could contain any user turn."""
-    messages: list[dict[str, Any]] = list(record["prompt"])
-    questions = [m["content"] for m in messages if m.get("role") == "user" and isinstance(m.get("content"), str)]
-    return Parts(messages, record.get("answer"), questions)
+def questions(record: Record) -> list[str]:
+    """The turns of the user."""
+    return user_turns(record["prompt"])
 
 
 def perturbed(answer: str) -> str:
@@ -200,32 +206,19 @@ def _judged(name: str, *, unable: str = "") -> Measure:
     return measure
 
 
-def most_common_answer(survey: Survey) -> Outcome:
-    """Share of rows with the most frequent answer of their split: what always saying the same would earn."""
-    worst, total = 0.0, 0
-    said = ""
-    for part in survey.splits:
-        counts = Counter(groups.as_bytes(part.learned))
-        if not counts:
-            continue
-        digest, n = counts.most_common(1)[0]
-        total += len(part)
-        if n / len(part) > worst:
-            worst = n / len(part)
-            at = groups.as_bytes(part.learned).index(digest)
-            said = f"{n} of {len(part)} rows of {part.name} have the answer of row {int(part.rows[at])}"
-    return Outcome(worst, total, reason=said) if total else skipped("no record in any split")
-
-
 RULES: dict[str, Rule] = {
     "rlvr.prompt.bad_share": prompt_fault,
     "rlvr.answers.empty_share": blank_answer,
-    "rlvr.answers.guessable_share": guessable,
+    "rlvr.answers.guessable_share": answers.guessable,
+    "rlvr.answers.in_prompt_share": answers.in_prompt,
 }
 MEASURES: dict[str, Measure] = {
     "rlvr.prompts.rows_per_key": groups.rows_per_key,
     "rlvr.answers.conflicting_share": groups.conflicting_outputs,
-    "rlvr.answers.most_common_share": most_common_answer,
+    "rlvr.answers.most_common_share": answers.most_common_answer,
+    "rlvr.answers.five_guesses_share": answers.five_guesses,
+    "rlvr.pass_rate.no_signal_share": answers.no_signal,
+    "rlvr.pass_rate.in_band_share": answers.in_band,
     "rlvr.gold.unparsed_share": _judged("rlvr.gold.unparsed_share"),
     "rlvr.gold.unsolved_share": _judged(
         "rlvr.gold.unsolved_share", unable="the verifier cannot write a completion out of its gold"
@@ -243,5 +236,14 @@ MEASURES: dict[str, Measure] = {
 }
 # Operators are part of an arithmetic question, so the key keeps them: "3 - 2" and "3 + 2" are two prompts.
 CONTRACT = Contract(
-    "rlvr", default_key="math", parts=parts, rules=RULES, measures=MEASURES, render=rendered.prompt, judge=judge
+    "rlvr",
+    default_key="math",
+    parts=parts,
+    questions=questions,
+    rules=RULES,
+    measures=MEASURES,
+    render=rendered.prompt,
+    judge=judge,
+    rate=answers.rate_of,
+    sees=("pass rate of the prompts under a model",),
 )

@@ -5,13 +5,16 @@ What it does not do: judge whether an answer is right or good, look for personal
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
-from lpt_data.contracts import groups, rendered
-from lpt_data.contracts.common import Record, Rule, is_blank
+from lpt_data.batches import RecordBatch
+from lpt_data.contracts import groups, rendered, replies
+from lpt_data.contracts.common import Marked, Record, Rule, is_blank, user_turns
 from lpt_data.contracts.survey import Contract, Parts
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -31,11 +34,20 @@ RESERVED = re.compile(
 
 def role_fault(record: Record) -> str | None:
     """The first break of turn order: system first, user and assistant in turns, tool after a call, assistant last."""
-    messages = record["messages"]
+    return order_fault(shape(record["messages"]))
+
+
+def shape(messages: Sequence[Record]) -> tuple[tuple[Any, bool], ...]:
+    """Return of each message its role and whether it calls tools."""
+    return tuple([(m.get("role"), bool(m.get("tool_calls"))) for m in messages])
+
+
+@functools.lru_cache(4096)
+def order_fault(turns: tuple[tuple[Any, bool], ...]) -> str | None:
+    """Return what is wrong with the order of turns of that shape; few shapes make up a whole data set."""
     before: str | None = None
     calling = False
-    for index, message in enumerate(messages):
-        role = message.get("role")
+    for index, (role, calls) in enumerate(turns):
         if role not in ROLES:
             return f"turn {index}: unknown role {role!r}"
         if before not in MAY_FOLLOW[role]:
@@ -43,7 +55,7 @@ def role_fault(record: Record) -> str | None:
         if role == "tool" and not calling:
             return f"turn {index}: tool without a tool call before it"
         if role != "tool":
-            calling = bool(message.get("tool_calls"))
+            calling = calls
         before = role
     if before != "assistant":
         return f"ends with {before or 'nothing'}, not with assistant"
@@ -53,9 +65,9 @@ def role_fault(record: Record) -> str | None:
 def empty_turn(record: Record) -> str | None:
     """The first turn without visible text. A call without words and a tool that returned nothing are no faults."""
     for index, message in enumerate(record["messages"]):
-        if message.get("role") == "tool" or message.get("tool_calls"):
+        if not is_blank(message.get("content")):
             continue
-        if is_blank(message.get("content")):
+        if message.get("role") != "tool" and not message.get("tool_calls"):
             return f"turn {index}: {message.get('role')} is empty"
     return None
 
@@ -132,18 +144,36 @@ def reserved_token(record: Record) -> str | None:
     return None
 
 
-def parts(record: Record) -> Parts:
+def parts(record: Record, data: bytes) -> Parts:
     """Split a conversation into what is asked (all before the last turn, tools too) and what is learned (the last)."""
-    messages: list[dict[str, Any]] = list(record["messages"])
-    questions = [m["content"] for m in messages if m.get("role") == "user" and isinstance(m.get("content"), str)]
-    return Parts([messages[:-1], record.get("tools")], messages[-1:], questions)
+    messages, tools = record["messages"], record.get("tools")
+    learned = orjson.dumps(messages[-1], option=orjson.OPT_SORT_KEYS) if messages else b""
+    if tools is None and data.endswith(learned, 0, len(data) - 2):  # before "]}"
+        return Parts(data[: len(data) - 2 - len(learned)], learned)
+    return Parts(orjson.dumps([messages[:-1], tools], option=orjson.OPT_SORT_KEYS), learned)
+
+
+def look(batch: RecordBatch, key: str, keys: Sequence[bytes]) -> list[replies.Facts]:
+    """Return what is kept of the last replies."""
+    return replies.look([reply(record) for record in batch.records])
+
+
+def reply(record: Record) -> str:
+    """Return the last reply."""
+    return replies.last_reply(record["messages"])
+
+
+def questions(record: Record) -> list[str]:
+    """The turns of the user."""
+    return user_turns(record["messages"])
 
 
 RULES: dict[str, Rule] = {
     "sft.roles.bad_share": role_fault,
     "sft.turns.empty_share": empty_turn,
-    "sft.tool_calls.bad_share": tool_call_fault,
-    "sft.reserved_tokens.share": reserved_token,
+    "sft.tool_calls.bad_share": Marked(tool_call_fault, ('"tool',)),
+    **replies.RULES,
+    "sft.reserved_tokens.share": Marked(reserved_token, (r"<\|", "_of_turn>", r"INST\]")),
 }
 MEASURES = {
     "sft.inputs.duplicated_share": groups.duplicated_inputs,
@@ -155,7 +185,18 @@ MEASURES = {
     "sft.supervised.zero_rows": rendered.zero_supervised,
     "sft.stop.unsupervised_share": rendered.unsupervised_stops,
     "sft.bos.double_share": rendered.double_bos,
+    "sft.mask.inexact_share": rendered.inexact_masks,
+    **replies.MEASURES,
 }
 CONTRACT = Contract(
-    "sft", default_key="text", parts=parts, render=rendered.conversation, rules=RULES, measures=MEASURES
+    "sft",
+    default_key="text",
+    parts=parts,
+    questions=questions,
+    render=rendered.conversation,
+    look=look,
+    sample=reply,
+    sees=("language",),
+    rules=RULES,
+    measures=MEASURES,
 )

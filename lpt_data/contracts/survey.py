@@ -1,8 +1,8 @@
-"""One pass over each split: fixed-size facts per row, and what the rules of the contract found.
+"""What an audit knows of each split: fixed-size facts per row, and what the rules of the contract found.
 
-All that the measures need later is here, so that a million conversations are read and parsed once. Per row it holds two
-32-byte digests (record, canonical key), two 16-byte digests (what is asked, what is learned), and three integers when a
-tokenizer is given; the text itself is not kept.
+All that the measures need later is here (`lpt_data.contracts.collect` fills it in), so that a million conversations are
+read and parsed once. Per row it holds its place, two 32-byte digests (record, canonical key), two 16-byte digests (what
+is asked, what is learned), and three integers when a tokenizer is given; the text itself is not kept.
 """
 
 from __future__ import annotations
@@ -11,42 +11,34 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import orjson
 
+from lpt_data.batches import Quarantine, RecordBatch
 from lpt_data.contracts.common import (
     CHARACTER_RULES,
     Encoder,
     Finding,
     Outcome,
+    PassRates,
     Record,
     Rule,
     TextRule,
     Verifier,
     printable,
-    strings,
 )
-from lpt_data.dataset import Dataset, Quarantine
-from lpt_data.keys import NORMALISERS, canonical_key, key_hash
-from lpt_data.progress import Progress, silent
+from lpt_data.dataset import Dataset
+from lpt_data.keys import NORMALISERS, canonical_key, key_hash, key_hashes, key_of
 from manifests.canon import kind_of
-from manifests.errors import BadInputError, LptError, RecordError
-
-REPORT_EVERY = 1024  # records between two reports of progress
-JUDGED_AT_ONCE = 256  # records whose verifiers are asked together
-# An encoder refuses a row with a reason; these two have a check of their own, the others are failures to render.
-GATE_OF_REASON = {"two_start_tokens": "bos", "no_stop_token": "stop"}
+from manifests.errors import BadInputError, RecordError
 
 
-@dataclass(frozen=True)
-class Parts:
-    """A record seen as a task: `asked` and `learned` are any JSON values, `questions` what a benchmark could hold."""
+class Parts(NamedTuple):
+    """A record seen as a task: bytes that two records share where they ask, or teach, the same."""
 
-    asked: Any
-    learned: Any
-    questions: list[str]
+    asked: bytes
+    learned: bytes
 
 
 @dataclass(frozen=True)
@@ -102,6 +94,9 @@ class Instruments:
     benchmarks: tuple[Reference, ...] = ()
     seeds: Reference | None = None  # what the rows were generated from
     previous: tuple[Reference, ...] = ()  # earlier rounds of the same data, the oldest first
+    languages: tuple[str, ...] = ()  # declared ones, ISO 639-1
+    pass_rates: PassRates | None = None
+    scored: tuple[str, ...] = ()  # the files behind them
 
 
 @dataclass
@@ -111,10 +106,12 @@ class SplitSurvey:
     name: str
     dataset: Dataset
     rows: np.ndarray  # int64 [n]
+    lines: np.ndarray  # int64 [n], 1-based place in the file
+    files: np.ndarray  # int64 [n], index into dataset.files
     ids: np.ndarray  # uint8 [n, 32]
     keys: np.ndarray  # uint8 [n, 32]
-    asked: np.ndarray  # uint8 [n, 16]
-    learned: np.ndarray  # uint8 [n, 16]
+    asked: np.ndarray  # uint8 [n, 16], [0, 16] where the contract has no `parts`
+    learned: np.ndarray  # uint8 [n, 16], likewise
     tokens: np.ndarray  # int64 [m, 4]: position, length, supervised, kept
     faults: dict[str, list[tuple[int, str]]]  # rule id or gate -> (position, detail)
     broken: dict[str, str]  # rule id or gate -> the exception that stopped it
@@ -122,6 +119,8 @@ class SplitSurvey:
     missing: Counter[str]  # verifier name -> rows that name it
     hits: dict[str, list[tuple[int, int]]]  # benchmark -> (position, item)
     facts: list[Any]  # what the contract's own `look` keeps of each row, [] without one
+    rates: np.ndarray  # float64 [n], pass rate under a model, NaN where it is not known; [0] where nobody asks
+    sample: list[tuple[int, str]]  # position and text of a sample that depends on content alone
     quarantined: list[Quarantine]
     rows_in: int
     has_extra: bool  # whether any row has columns beside its record
@@ -131,7 +130,14 @@ class SplitSurvey:
 
     def finding(self, position: int, detail: str) -> Finding:
         """Return the finding of one record."""
-        return Finding(self.name, int(self.rows[position]), self.ids[position].tobytes().hex(), printable(detail))
+        return Finding(
+            self.name,
+            int(self.rows[position]),
+            self.ids[position].tobytes().hex(),
+            printable(detail),
+            str(self.dataset.files[self.files[position]].path),
+            int(self.lines[position]),
+        )
 
 
 @dataclass(frozen=True)
@@ -168,14 +174,19 @@ class Contract:
 
     name: str
     default_key: str
-    parts: Callable[[Record], Parts]
+    parts: (
+        Callable[[Record, bytes], Parts] | None
+    )  # of a record and its canonical JSON; None: no measure compares what is asked with what is learned
+    questions: Callable[[Record], list[str]]  # what a benchmark could hold
     rules: Mapping[str, Rule]
     measures: Mapping[str, Measure]
     text_rules: Mapping[str, TextRule] = field(default_factory=lambda: CHARACTER_RULES)
     render: Callable[[Record, Encoder, int | None], RowTokens] | None = None
     judge: Judge | None = None
-    # (record, other columns, normaliser, key hash) -> the facts of a row that measures of this contract alone need
-    look: Callable[[Record, Mapping[str, Any], str, bytes], Any] | None = None
+    # (batch, normaliser, key hashes) -> the facts of each row that measures of this contract alone need
+    look: Callable[[RecordBatch, str, Sequence[bytes]], Sequence[Any]] | None = None
+    rate: Callable[[Mapping[str, Any]], float | None] | None = None  # other columns of a row -> its pass rate
+    sample: Callable[[Record], str] | None = None  # the text of a row whose language is told
     sees: tuple[str, ...] = ()  # of `audit.UNSEEN`, what this contract does look for
 
     @property
@@ -184,9 +195,9 @@ class Contract:
         return kind_of(self.name)
 
 
-def short_hash(value: Any) -> bytes:
-    """Return 16 bytes that identify a JSON value; key order does not matter."""
-    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).digest()[:16]
+def short_hash(data: bytes) -> bytes:
+    """Return 16 bytes that stand for the bytes given."""
+    return hashlib.sha256(data).digest()[:16]
 
 
 def question_hash(text: str) -> bytes:
@@ -194,155 +205,20 @@ def question_hash(text: str) -> bytes:
     return key_hash(canonical_key("text", {"text": text}, {}, "math"), "math")
 
 
-def row_key(kind: str, normaliser: str, row: int, record: Record, extra: Mapping[str, Any]) -> bytes:
-    """Return the key hash of a row; BadInputError where it has none, because it could then be on both sides unseen."""
+def row_keys(
+    kind: str, normaliser: str, rows: Sequence[int], records: Sequence[Record], beside: Sequence[Mapping[str, Any]]
+) -> list[bytes]:
+    """Return the key hash of each row; BadInputError where one has none: it could then be on both sides unseen."""
     try:
-        return key_hash(canonical_key(kind, record, extra, normaliser), normaliser)
-    except RecordError as error:
-        raise BadInputError(
-            f"a row has no canonical key {normaliser!r}",
-            seen=f"row {row}: {error.what}",
-            next=f"choose another --key: {', '.join(NORMALISERS)} or a column that every row has",
-        ) from error
-
-
-class _Collector:
-    """Growing columns of one split; `survey_split` drives it and nothing else does."""
-
-    def __init__(self, contract: Contract, normaliser: str, lent: Instruments) -> None:
-        self.contract, self.normaliser, self.lent = contract, normaliser, lent
-        self.rules, self.text_rules = dict(contract.rules), dict(contract.text_rules)
-        self.rows: list[int] = []
-        self.has_extra = False
-        self.ids, self.keys, self.asked, self.learned = bytearray(), bytearray(), bytearray(), bytearray()
-        self.tokens: list[tuple[int, int, int, int]] = []
-        self.faults: dict[str, list[tuple[int, str]]] = {}
-        self.broken: dict[str, str] = {}
-        self.judged: Counter[str] = Counter()
-        self.missing: Counter[str] = Counter()
-        self.hits: dict[str, list[tuple[int, int]]] = {}
-        self.facts: list[Any] = []
-        self.waiting: list[tuple[int, Record, Mapping[str, Any]]] = []  # for their verifiers
-
-    def add(self, row: int, record: Record, extra: Mapping[str, Any], name: bytes) -> None:
-        position = len(self.rows)
-        self.rows.append(row)
-        self.ids += name
-        self.has_extra = self.has_extra or bool(extra)
-        key = row_key(self.contract.kind, self.normaliser, row, record, extra)
-        self.keys += key
-        parts = self.contract.parts(record)
-        self.asked += short_hash(parts.asked)
-        self.learned += short_hash(parts.learned)
-        if self.contract.look is not None:
-            self.facts.append(self.contract.look(record, extra, self.normaliser, key))
-        self.apply_rules(position, record)
-        self.look_up(position, parts.questions)
-        if self.lent.encode is not None and self.contract.render is not None:
-            self.render(position, record, self.lent.encode)
-        if self.lent.verifiers is not None and self.contract.judge is not None:
-            self.waiting.append((position, record, extra))
-            if len(self.waiting) == JUDGED_AT_ONCE:
-                self.judge()
-
-    def fault(self, name: str, position: int, detail: str) -> None:
-        self.faults.setdefault(name, []).append((position, detail))
-
-    def apply_rules(self, position: int, record: Record) -> None:
-        for name, rule in list(self.rules.items()):
-            self.apply(name, rule, record, position, self.rules)
-        texts = strings(record)
-        for name, text_rule in list(self.text_rules.items()):
-            self.apply(name, text_rule, texts, position, self.text_rules)
-
-    def apply(
-        self, name: str, rule: Callable[[Any], str | None], value: Any, position: int, table: dict[str, Any]
-    ) -> None:
-        try:
-            detail = rule(value)
-        except Exception as error:  # a rule that breaks is an error in the report, never a pass
-            self.broken[name] = f"row {self.rows[position]}: {type(error).__name__}: {error}"
-            del table[name]
-            return
-        if detail is not None:
-            self.fault(name, position, detail)
-
-    def look_up(self, position: int, questions: list[str]) -> None:
-        if not self.lent.benchmarks:
-            return
-        for hashed in {question_hash(q) for q in questions}:
-            for benchmark in self.lent.benchmarks:
-                if (item := benchmark.questions.get(hashed)) is not None:
-                    self.hits.setdefault(benchmark.name, []).append((position, item))
-
-    def render(self, position: int, record: Record, encode: Encoder) -> None:
-        if self.contract.render is None or "render" in self.broken:
-            return
-        try:
-            tokens = self.contract.render(record, encode, self.lent.max_length)
-        except LptError as error:
-            gate = GATE_OF_REASON.get(getattr(error, "reason", ""), "render")
-            self.fault(gate, position, f"{error.what}: {error.seen}" if error.seen else error.what)
-            return
-        except Exception as error:  # the encoder itself broke: no number that rests on it can be trusted
-            self.broken["render"] = f"row {self.rows[position]}: {type(error).__name__}: {error}"
-            return
-        self.tokens.append((position, tokens.length, tokens.supervised, tokens.kept))
-        for gate, detail in tokens.faults.items():
-            self.fault(gate, position, detail)
-
-    def judge(self) -> None:
-        """Ask the verifiers about the rows that wait."""
-        waiting, self.waiting = self.waiting, []
-        if not waiting or self.contract.judge is None or self.lent.verifiers is None:
-            return
-        judgements = self.contract.judge([(record, extra) for _, record, extra in waiting], self.lent.verifiers)
-        for (position, _, _), judgement in zip(waiting, judgements, strict=True):
-            if judgement.missing is not None:
-                self.missing[judgement.missing] += 1
-            for name, detail in judgement.results.items():
-                self.judged[name] += 1
-                if detail is not None:
-                    self.fault(name, position, detail)
-
-
-def _columns(data: bytearray, width: int) -> np.ndarray:
-    return np.frombuffer(bytes(data), np.uint8).reshape(-1, width)
-
-
-def survey_split(
-    name: str,
-    dataset: Dataset,
-    contract: Contract,
-    normaliser: str,
-    lent: Instruments,
-    progress: Progress | None = None,
-) -> SplitSurvey:
-    """Read one split once and return its facts. Raises what the reader raises for files that cannot be read at all."""
-    report = progress or silent
-    seen = _Collector(contract, normaliser, lent)
-    for count, (row, record, extra, record_id) in enumerate(dataset.identified(), 1):
-        seen.add(row, record, extra, record_id)
-        if count % REPORT_EVERY == 0:
-            report(count, None, f"audit {name}")
-    seen.judge()
-    report(len(seen.rows), len(seen.rows), f"audit {name}")
-    return SplitSurvey(
-        name=name,
-        dataset=dataset,
-        rows=np.asarray(seen.rows, np.int64),
-        ids=_columns(seen.ids, 32),
-        keys=_columns(seen.keys, 32),
-        asked=_columns(seen.asked, 16),
-        learned=_columns(seen.learned, 16),
-        tokens=np.asarray(seen.tokens, np.int64).reshape(-1, 4),
-        faults=seen.faults,
-        broken=seen.broken,
-        judged=seen.judged,
-        missing=seen.missing,
-        hits=seen.hits,
-        facts=seen.facts,
-        quarantined=dataset.quarantined(),
-        rows_in=dataset.rows_in,
-        has_extra=seen.has_extra,
-    )
+        return key_hashes(kind, records, beside, normaliser)
+    except RecordError:
+        for row, record, extra in zip(rows, records, beside, strict=True):
+            try:
+                key_of(kind, record, extra, normaliser)
+            except RecordError as error:
+                raise BadInputError(
+                    f"a row has no canonical key {normaliser!r}",
+                    seen=f"row {row}: {error.what}",
+                    next=f"choose another --key: {', '.join(NORMALISERS)} or a column that every row has",
+                ) from error
+        raise

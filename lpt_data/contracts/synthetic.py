@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lpt_data.batches import RecordBatch
 from lpt_data.contracts import diversity, likeness, provenance, rendered, sft
-from lpt_data.contracts.common import Outcome, Record, Rule, Verifier, ask, share, skipped
+from lpt_data.contracts.common import Outcome, Record, Verifier, ask, share, skipped
 from lpt_data.contracts.provenance import Origin, origin, pass_rate
 from lpt_data.contracts.survey import Contract, Judgement, Measure, Survey
 from lpt_data.record_text import prompt_text, response_text
@@ -24,50 +25,41 @@ from manifests.canon import json_text
 FAILED, UNSCORED = "synthetic.verified.failed_share", "synthetic.verified.unscored_share"
 BAND = (0.2, 0.4)  # of the pass rate of a source, whose rows are found; the policy judges
 OPENING = 600  # characters in which the first words are looked for
-ASKS, SAYS = 2, 3  # words of an opening
-# What a model says about itself or its task instead of the answer.
-META = re.compile(
-    r"\bas an? (?:ai|artificial intelligence|large language|language) ?(?:language )?(?:model|assistant)?\b"
-    r"|\b(?:i am|i'm) an? (?:ai|artificial intelligence|language model)\b|\bmy (?:training data|knowledge cutoff)\b"
-    r"|\b(?:developed|trained|created) by (?:openai|anthropic|google|meta|mistral)\b"
-    r"|\A\s*(?:rewritten|revised|new) (?:instruction|prompt)s?:|\bthe given (?:prompt|instruction)s? (?:asks|is)\b",
-    re.IGNORECASE,
-)
+ASKS = 2  # words of an opening
 _WORD = re.compile(r"\w+")
 
 
 class Row(NamedTuple):
-    """What is kept of one row: where it comes from, its words as numbers, how prompt and reply begin."""
+    """What is kept of one row: what the `sft` contract keeps of its reply, its origin, its words as numbers."""
 
+    length: int
+    opening: str
+    ending: str
     origin: Origin
     asked: bytes  # uint32 each
     said: bytes
-    asks: str
-    says: str
+    asks: str  # how the prompt begins
 
 
-def look(record: Record, extra: Mapping[str, Any], normaliser: str, key: bytes) -> Row:
-    """Return the facts of one row."""
-    asked, said = prompt_text("sft", record), response_text("sft", record)
-    return Row(
-        origin(extra),
-        diversity.numbers_of(asked).tobytes(),
-        diversity.numbers_of(said).tobytes(),
-        _opening(asked, ASKS),
-        _opening(said, SAYS),
-    )
+def look(batch: RecordBatch, normaliser: str, keys: Sequence[bytes]) -> list[Row]:
+    """Return the facts of the rows of a batch."""
+    said = [response_text("sft", record) for record in batch.records]
+    asked = [prompt_text("sft", record) for record in batch.records]
+    rows = zip(sft.look(batch, normaliser, keys), batch.beside, asked, said, strict=True)
+    return [
+        Row(
+            *facts,
+            origin(beside),
+            diversity.numbers_of(question).tobytes(),
+            diversity.numbers_of(reply).tobytes(),
+            _opening(question, ASKS),
+        )
+        for facts, beside, question, reply in rows
+    ]
 
 
 def _opening(text: str, words: int) -> str:
     return " ".join(_WORD.findall(text[:OPENING].casefold())[:words])
-
-
-def meta_text(record: Record) -> str | None:
-    """A reply in which the model speaks of itself or of its instruction."""
-    for index, message in enumerate(record["messages"]):
-        if message.get("role") == "assistant" and (found := META.search(message.get("content") or "")):
-            return f"turn {index}: {found.group()!r}"
-    return None
 
 
 def judge(rows: Sequence[tuple[Record, Mapping[str, Any]]], verifiers: Mapping[str, Verifier]) -> list[Judgement]:
@@ -118,7 +110,6 @@ def words_of(facts: Sequence[Row]) -> list[np.ndarray]:
     return [np.frombuffer(fact.asked, np.uint32) for fact in facts]
 
 
-RULES: dict[str, Rule] = {**sft.RULES, "synthetic.meta_text.share": meta_text}
 MEASURES: dict[str, Measure] = {
     # Several answers to one prompt are what rejection sampling keeps.
     **{name: measure for name, measure in sft.MEASURES.items() if not name.startswith("sft.inputs.")},
@@ -134,10 +125,12 @@ CONTRACT = Contract(
     "synthetic",
     default_key="text",
     parts=sft.parts,
-    rules=RULES,
+    questions=sft.questions,
+    sample=sft.reply,
+    rules=sft.RULES,
     measures=MEASURES,
     render=rendered.conversation,
     judge=judge,
     look=look,
-    sees=("contamination by n-grams or by meaning (whole questions only)",),
+    sees=("language", "contamination by n-grams or by meaning (whole questions only)"),
 )

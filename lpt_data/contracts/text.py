@@ -6,7 +6,7 @@ What it does not do: language, quality heuristics, near-duplicates; those are st
 from __future__ import annotations
 
 from lpt_data.contracts.common import Record, Rule, is_blank
-from lpt_data.contracts.survey import Contract, Parts
+from lpt_data.contracts.survey import Contract
 
 
 def empty(record: Record) -> str | None:
@@ -14,10 +14,10 @@ def empty(record: Record) -> str | None:
     return "no visible text" if is_blank(record.get("text")) else None
 
 
-def parts(record: Record) -> Parts:
-    """The whole document is what is learned; nothing is asked."""
-    return Parts(None, record.get("text"), [record["text"]])
+def questions(record: Record) -> list[str]:
+    """What a benchmark could hold: the whole document."""
+    return [record["text"]]
 
 
 RULES: dict[str, Rule] = {"text.empty_share": empty}
-CONTRACT = Contract("text", default_key="text", parts=parts, rules=RULES, measures={})
+CONTRACT = Contract("text", default_key="text", parts=None, questions=questions, rules=RULES, measures={})

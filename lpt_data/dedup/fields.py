@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numba import njit
 
 from lpt_data.dataset import Dataset, TextBatch
 from lpt_data.dedup.rows import Rows
+from lpt_data.dedup.store import Growing
 from lpt_data.text import fmix64, normal_form
 from manifests.errors import BadInputError
 
@@ -28,38 +29,41 @@ def parts(key: str, dataset: Dataset) -> tuple[str, tuple[str, ...]]:
     return first, tuple(others)
 
 
-class Groups:
-    """One number for each combination of values that some fields have, the same in every data set that is asked."""
+def groups(datasets: Sequence[Dataset], fields: tuple[str, ...]) -> list[np.ndarray]:
+    """One number for each combination of values that some fields have, over all data sets: int64 [rows_in] of each.
 
-    def __init__(self, fields: tuple[str, ...]) -> None:
-        self._fields = fields
-        self._known: dict[tuple[int, bytes], int] = {}
+    -1 for a row without one of the fields, which is then quarantined. Values are equal when they are after lower-casing
+    and collapsing white space; what is compared are BLAKE2b digests of 128 bits, 16 bytes a row.
+    """
+    parts = [_digests(dataset, fields) for dataset in datasets]
+    every = np.concatenate(parts)
+    order = np.lexsort(every.T)
+    new = np.zeros(len(order), bool)
+    new[1:] = (every[order[1:]] != every[order[:-1]]).any(axis=1)
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(new)
+    numbers[~every.any(axis=1)] = -1
+    return np.split(numbers, np.cumsum([len(part) for part in parts])[:-1])
 
-    def of(self, dataset: Dataset) -> np.ndarray:
-        """The group of each row, int64 [rows_in], -1 for a row without one of the fields, which is then quarantined.
 
-        Values are equal when they are after lower-casing and collapsing white space.
-        """
-        group: np.ndarray | None = None
-        for field in self._fields:
-            rows, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-            for batch in dataset.texts(field):
-                before = np.zeros(len(batch.rows), np.int64) if group is None else group[batch.rows]
-                rows.append(batch.rows)
-                numbers.append(self._number(before.tolist(), batch.texts.to_pylist()))
-            found = np.full(dataset.rows_in, -1, np.int64)
-            found[np.concatenate(rows)] = np.concatenate(numbers)
-            group = found if group is None else np.where(group < 0, -1, found)
-        assert group is not None
-        return group
-
-    def _number(self, before: list[int], texts: list[str]) -> np.ndarray:
-        known = self._known
-        numbers = []
-        for earlier, text in zip(before, texts, strict=True):
-            value = (earlier, xxhash.xxh3_128_digest(normal_form(text).encode()))
-            numbers.append(-1 if earlier < 0 else known.setdefault(value, len(known) + 1))
-        return np.array(numbers, np.int64)
+def _digests(dataset: Dataset, fields: tuple[str, ...]) -> np.ndarray:
+    """A digest of the fields of each row, uint64 [rows_in, 2]; zeros where one is missing."""
+    before: np.ndarray | None = None
+    for field in fields:
+        rows, digests = Growing(np.int64), Growing(np.uint64, 2)
+        for batch in dataset.texts(field):
+            earlier = b"" if before is None else before[batch.rows].tobytes()
+            texts = (normal_form(text).encode("utf-8", "surrogatepass") for text in batch.texts.to_pylist())
+            packed = [blake2b(earlier[16 * i : 16 * i + 16] + text, digest_size=16) for i, text in enumerate(texts)]
+            digests.add(np.frombuffer(b"".join(one.digest() for one in packed), np.uint64).reshape(-1, 2))
+            rows.add(batch.rows)
+        found = np.zeros((dataset.rows_in, 2), np.uint64)
+        found[rows.done()] = digests.done()
+        if before is not None:
+            found[~before.any(axis=1)] = 0
+        before = found
+    assert before is not None
+    return before
 
 
 def with_group(batches: Iterable[TextBatch], group: np.ndarray) -> Iterator[TextBatch]:

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 from numba import njit
 
-from lpt_data.dedup.lsh import BITMAP, find_root, join, links
+from lpt_data.dedup.lsh import BITMAP, find_root, join, links, repeated
 from lpt_data.dedup.rows import Rows, Run
 
 _A_ROW = 64  # bytes of a row while its partition is linked: key, tables of the kernel, result
@@ -46,16 +46,22 @@ class Batches:
 def components(rows: Rows, leads: np.ndarray, threshold: float, room: int, workers: int, run: Run) -> Graph:
     """Join the rows at ``leads`` (ascending positions), one partition of one band at a time in ``room`` bytes."""
     count = len(leads)
-    without = np.zeros((0, BITMAP), np.uint64)
-    bitmaps = rows.bitmaps.take(leads) if 8 * BITMAP * count <= room // 2 else without
+    every = rows.bitmaps.take(leads) if 8 * BITMAP * count <= room // 2 else None
+    a_row = _A_ROW + (8 * BITMAP if every is None else 0)
     parts = 1
-    while parts < 1 << 16 and workers * _A_ROW * count / parts > room // 2:
+    while parts < 1 << 16 and workers * a_row * count / parts > room // 2:
         parts *= 2
     shingles = rows.shingles[leads]
 
     def of_part(task: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
         keys, who = partition(rows.band(task[0]), leads, task[1], parts)
-        found = links(keys, who, bitmaps, shingles, threshold)
+        if every is not None:
+            found = links(keys, who, every, shingles, threshold)
+        else:  # the bitmaps of rows that share a key here, and of no others
+            meet = repeated(keys)
+            keys, who = keys[meet], who[meet]
+            marks = rows.bitmaps.take(leads[who])
+            found = links(keys, np.arange(len(who)), marks, shingles[who], threshold)
         moved = np.flatnonzero(found.joined != np.arange(len(who)))
         return who[moved], who[found.joined[moved]], who[found.shares], found.largest, found.huge
 

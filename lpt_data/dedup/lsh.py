@@ -21,11 +21,12 @@ from manifests.errors import UsageError
 
 RECALL = 0.995  # of the pairs that lie exactly at the threshold; more of all above it
 NUM_PERM = 128  # hashes a row at most, unless told otherwise
+IDLE = 0.15  # share of the pairs at half the threshold that may be compared for nothing
 BITMAP = 8  # words of 64 bits: which of 512 places the shingles of a row fall on
 MOST_PAIRS = 64  # rows of a bucket up to which every pair of it is looked at before the rows are joined
 HUGE = 1000  # rows from which a bucket is worth a line in the report
 GRID = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
-_START = np.uint64(0x2545F4914F6CDD1D)
+_NO_BITMAPS = np.zeros((0, BITMAP), np.uint64)
 _ONE, _WORD, _INSIDE, _PLACE = (np.uint64(n) for n in (1, 6, 63, 55))
 _M1, _M2, _M4 = (np.uint64(n) for n in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
 _BYTES, _TWO, _FOUR, _TOP = (np.uint64(n) for n in (0x0101010101010101, 2, 4, 56))
@@ -53,7 +54,8 @@ class Bands:
 
 
 def choose_bands(threshold: float, num_perm: int | None = None, recall: float = RECALL) -> Bands:
-    """The most rows a band, so the fewest idle comparisons, with recall at the threshold inside ``num_perm`` hashes.
+    """The fewest rows a band, so the fewest hashes, that leave few idle comparisons (IDLE) at full recall at the
+    threshold; the most that fit in ``num_perm`` hashes where none do.
 
     Raises UsageError for a threshold outside (0, 1] and for one that no banding reaches.
     """
@@ -74,6 +76,8 @@ def choose_bands(threshold: float, num_perm: int | None = None, recall: float = 
         bands = int(np.ceil(np.log(1.0 - recall) / np.log(miss)))
         if bands * rows <= budget:
             best = Bands(max(bands, 1), rows)
+            if best.proposed(threshold / 2) <= IDLE:
+                break
     if best is None:
         reach = Bands(budget, 1).proposed(threshold)
         raise UsageError(
@@ -155,6 +159,11 @@ def links(keys: np.ndarray, who: np.ndarray, bitmaps: np.ndarray, shingles: np.n
     """
     joined, shares, sizes = _links(keys, who, bitmaps, shingles, threshold)
     return Links(joined, shares, int(sizes.max(initial=0)), int(np.count_nonzero(sizes >= HUGE)))
+
+
+def repeated(keys: np.ndarray) -> np.ndarray:
+    """Which rows have a key, uint64 [k], that another one has too: int64, ascending."""
+    return np.flatnonzero(links(keys, np.arange(len(keys)), _NO_BITMAPS, np.zeros(0, np.int32), 1.0).shares)
 
 
 @dataclass(frozen=True)

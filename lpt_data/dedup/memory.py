@@ -1,24 +1,32 @@
 """How much memory a deduplication may take, and what is given up first.
 
 The cap is on the whole process as the outside clock sees it (peak resident size): what Python, Arrow and the kernels
-held when the stage began counts. Of what is left, the *books* (numbers of every row that must be at hand, `BOOKS`
-bytes each) come first; texts, signatures and shingle sets have the rest and lie in the spill file when that is not
-enough. Pages of files are never mapped, so none of them count.
+held when the stage began counts. Of what is left, the *books* (numbers of every row that must be at hand) come first:
+WORKING bytes a row while rows are read and compared, BOOKS at the end, when the decisions are made and nothing else is
+needed any more. Texts, signatures and shingle sets have the rest and lie in the spill file when that is not enough.
+Pages of files are never mapped, so none of them count.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from manifests.errors import BadInputError, UsageError
 
 SHARE = 0.6  # of the memory that is available, unless told otherwise
-RESERVE = 96 << 20  # reader and writer buffers, Arrow's pool, kernels as they are loaded
-BOOKS = 300  # bytes a row beside text, signature and shingles, at the stage's widest point (measured)
+RESERVE = 160 << 20  # kernels and libraries as they are loaded 60 MB, writers of tables up to 110 MB
+WORKING = 150  # bytes a row beside text, signature and shingles while rows are compared (measured)
+BOOKS = 320  # bytes a row when the decisions are made and recorded, should nearly every row go (measured)
+A_BYTE = 10  # bytes that the kernels hold for each byte of a row: itself twice, a token and a hash for each other one
+A_WORKER = 4 << 20  # bytes of the batches that each thread beyond the first has in hand
 LEAST_WORK = 16 << 20  # bytes without which spilling would be all that is done
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -26,36 +34,49 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Budget:
-    """A cap on the process and what it held at the start, both in bytes; `room` is what a stage may add to that."""
+    """A cap on the process and what it held at the start, both in bytes."""
 
     cap: int
     source: str  # where the cap comes from, for the report
-    resident: int
+    resident: int  # what the threads will have in hand included
 
-    def room(self, rows: int, *, at_least: bool = False) -> int:
-        """Bytes for texts, signatures and shingle sets beside the books of ``rows`` rows.
+    def room(self, rows: int) -> int:
+        """Bytes for texts, signatures and shingle sets while ``rows`` rows are compared."""
+        return self.cap - self.resident - RESERVE - rows * WORKING
 
-        Raises BadInputError with the cap that is needed when nearly nothing is left.
+    def hold(self, rows: int, *, at_least: bool = False) -> int:
+        """Bytes of texts and signatures of ``rows`` rows that may stay in memory until the end.
+
+        Raises BadInputError with the cap that is needed when nearly nothing is left (``at_least``: of more rows still).
         """
         free = self.cap - self.resident - RESERVE - rows * BOOKS
         if free < LEAST_WORK:
-            needed = self.needed(rows)
             raise BadInputError(
                 "the memory that was given is not enough even with everything spilled",
                 seen=f"{shown(self.cap)} ({self.source}) for {'at least ' if at_least else ''}{rows:,} rows; the "
                 f"program itself holds {shown(self.resident)}, the books of a row {BOOKS} bytes",
-                next=f"--memory {-(-needed // 10**7)}0MB or more, or fewer rows at a time",
+                next=f"--memory {-(-self.needed(rows) // 10**7)}0MB or more, or fewer rows at a time",
             )
-        return free
+        return min(free, self.room(rows) // 2)
+
+    def row(self, size: int) -> None:
+        """Raise BadInputError when the kernels cannot take a row of ``size`` bytes: they hold all of its tokens."""
+        needed = self.resident + RESERVE + size * A_BYTE
+        if needed > self.cap:
+            raise BadInputError(
+                "a row is too large for the memory that was given",
+                seen=f"{shown(size)} in one row, {shown(self.cap)} ({self.source})",
+                next=f"--memory {-(-needed // 10**7)}0MB or more, or take the row out",
+            )
 
     def needed(self, rows: int) -> int:
         """A cap that is enough for so many rows, in bytes: a little more than the least, as the program varies."""
         return self.resident + RESERVE + rows * BOOKS * 10 // 9 + 3 * LEAST_WORK
 
 
-def budget(memory: str | None) -> Budget:
+def budget(memory: str | None, workers: int = 1) -> Budget:
     """The cap asked for, or SHARE of the memory that is available; UsageError for a size that makes no sense."""
-    asked, resident = parse_bytes(memory), resident_bytes()
+    asked, resident = parse_bytes(memory), resident_bytes() + (workers - 1) * A_WORKER
     if asked is not None:
         return Budget(asked, "--memory", resident)
     return Budget(int(SHARE * available_bytes()), f"{SHARE:.0%} of the memory available", resident)
@@ -85,6 +106,13 @@ def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def give_back() -> None:
+    """Return freed memory to the system, which the allocators keep for what may come: the next part has another one."""
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # not under every C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def available_bytes(root: Path = _CGROUPS, proc: Path = Path("/proc")) -> int:

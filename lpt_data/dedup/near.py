@@ -8,16 +8,22 @@ are joined already is not compared, so copies cost nothing. Recall at the thresh
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 from numba import njit
 
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import TextBatch
-from lpt_data.dedup import exact, lsh
+from lpt_data.dedup import exact, lsh, templates
 from lpt_data.dedup.lsh import find_root
+from lpt_data.dedup.memory import budget
 from lpt_data.dedup.minhash import Scheme
-from lpt_data.dedup.rows import read
+from lpt_data.dedup.report import REFERENCE
+from lpt_data.dedup.rows import read, sketched_again
+from lpt_data.dedup.spill import Spill
+from lpt_data.dedup.stage import Work, find
 from lpt_data.dedup.witness import similarity, sizes_reach
 
 
@@ -41,6 +47,29 @@ def components(batches: Iterable[TextBatch], threshold: float, ngram: int = Dedu
     )
     root[positions] = positions[joined]
     return root[same.leader]
+
+
+def nearest(
+    before: Iterable[TextBatch], count: int, batches: Iterable[TextBatch], threshold: float, kind: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each text which of the `count` texts before resembles it most, and how much: int64 and float64 [n].
+
+    -1 where none reaches the threshold. The pairs are verified. What more than 5 % of the conversations share (`kind`
+    is no plain text) is left out of the comparison, as `lpt data dedup` does.
+    """
+    config = DedupConfig(method=("minhash",), threshold=threshold, keep="first")
+    bands = lsh.choose_bands(threshold)
+    scheme = Scheme(config.ngram, bands.num_perm, config.seed)
+    share = templates.share_for(None, kind, "prompt")
+    with Spill(None) as file:
+        work = Work(config, bands, scheme, map, file, budget(None))
+        rows = read(chain(before, batches), scheme, None if share else bands, map, spill=file, budget=work.budget)
+        if share:
+            frame = templates.find(rows, share, scheme, map)
+            rows = sketched_again(rows, frame.table, scheme, bands, map, file, work.budget)
+        removals, _ = find(replace(rows, references=count), work)
+    found = np.where(removals.reason == REFERENCE, removals.witness, -1)[count:]
+    return found, removals.score[count:]
 
 
 @njit(nogil=True, cache=True)

@@ -28,6 +28,7 @@ from lpt_data.dataset import Dataset
 from lpt_data.dedup import memory
 from lpt_data.dedup.compare import ROW
 from lpt_data.dedup.lsh import BITMAP
+from lpt_data.dedup.rows import thread_count
 from lpt_data.dedup.stage import decide
 from lpt_data.io.sources import SourceFile, format_of
 from lpt_data.stage import run_stage
@@ -41,6 +42,7 @@ DISK = 1e9  # bytes a second written to and read from the spill file, by the pag
 LARGE = 10**9  # bytes of input from which a run takes the time to foretell itself
 REPORTED = ("rows", "seconds", "peak_memory_bytes", "spilled_bytes", "candidates", "candidates_between")
 LOADED = 60 << 20  # bytes of kernels and libraries that are loaded only once the stage works
+WIDEST = 130  # bytes a row where common numbers of rows go
 WRITER = 110 << 20  # bytes that the writers of tables hold
 A_PAIR = 0.25  # pairs a row to expect at most, as in corpora with many copies
 A_ROW_COMPARED = 12e-6  # seconds of a row whose shingle set is made and compared
@@ -85,7 +87,7 @@ def predict(dataset: Dataset, config: DedupConfig, output: Path, reference: Data
 
     Raises UsageError and BadInputError as the stage would for settings and rows that it refuses.
     """
-    cap = memory.budget(config.memory)
+    cap = memory.budget(config.memory, thread_count(config.workers))
     rows, exact = count_rows(dataset)
     beside, _ = count_rows(reference) if reference is not None else (0, True)
     free = replace(config, memory=f"{1 << 50}", keep="content", template_df=0.0, workers=config.workers)
@@ -238,15 +240,14 @@ def _extrapolated(cap: memory.Budget, rows: int, beside: int, exact: bool, small
     kept = round(every * (a_text + 8 + signature))
     a_set = large.shingle_bytes / large.rows
     sets = round(compared * (a_set + signature + ROW))
-    books = every * memory.BOOKS
-    free = max(cap.cap - cap.resident - memory.RESERVE - books, 0)
-    spills = kept > free // 2
+    free = max(cap.room(every), 0)
+    hold = max(min(free // 2, cap.cap - cap.resident - memory.RESERVE - every * memory.BOOKS), 0)
+    spills = kept > hold
     left = free - (0 if spills else kept)
     several = sets > left // 2
     spilled = (kept if spills else 0) + (sets - compared * ROW if several else 0)
-    widest = max((free // 2 if spills else kept) * (1 if several or spills else 0), (0 if spills else kept))
-    widest = max(widest, (0 if spills else kept) + min(sets, left // 2))
-    columns = 130 * every
+    widest = max(hold, min(sets, left // 2)) if spills else kept + min(sets, left // 2)
+    columns = WIDEST * every
     peak = cap.resident + LOADED + columns + max(widest, WRITER)
     cost = (large.seconds - small.seconds) / max(large.rows - small.rows, 1)
     cost = max(cost, large.seconds / large.rows / 2)  # other work on the machine may have slowed the small trial

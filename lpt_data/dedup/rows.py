@@ -1,7 +1,7 @@
 """The rows of a stage: what the kernels keep of each, and their texts, in memory or in the spill file.
 
 Bytes a row in memory: 32 record id + 8 row + 20 counts and hash. Texts (UTF-8, as read, 8 for the offset), band keys (8
-for each band, 18 bands at threshold 0.8) and bitmaps (64) are in memory too while they fit (`store`). Rows that may
+for each band, 14 bands at threshold 0.8) and bitmaps (64) are in memory too while they fit (`store`). Rows that may
 have a near duplicate add their shingle sets while they are verified, 8 bytes for each distinct shingle, about 10 bytes
 a word. No Python object is made for a row.
 """
@@ -20,6 +20,7 @@ import numpy as np
 
 from lpt_data.dataset import TextBatch
 from lpt_data.dedup.lsh import BITMAP, Bands, Sketch, sketch
+from lpt_data.dedup.memory import give_back
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.shingles import NOTHING, ShingleSets, fill
 from lpt_data.dedup.spill import Spill
@@ -29,10 +30,18 @@ Run = Callable[[Callable, Iterable], Iterator]  # map over threads, results in o
 
 
 class Room(Protocol):
-    """Says how many bytes texts, signatures and shingle sets of so many rows may take (`memory.Budget`)."""
+    """Says how many bytes the rows may take (`memory.Budget`)."""
 
-    def room(self, rows: int, *, at_least: bool = False) -> int:
-        """Bytes, or BadInputError where there are too few to work with."""
+    def room(self, rows: int) -> int:
+        """Bytes of texts, signatures and shingle sets while rows are compared."""
+        ...
+
+    def hold(self, rows: int, *, at_least: bool = False) -> int:
+        """Bytes of texts and signatures that may stay to the end; BadInputError where the rest is not enough."""
+        ...
+
+    def row(self, size: int) -> None:
+        """BadInputError for a row that is too large."""
         ...
 
 
@@ -127,6 +136,8 @@ def read(
     def keep(batch: TextBatch) -> Text:
         nonlocal done
         kept = texts.keep(batch.texts)
+        if budget is not None:
+            budget.row(int(np.diff(kept[0]).max(initial=0)))
         rows.add(batch.rows)
         ids.add(batch.ids)
         done += len(batch.rows)
@@ -137,9 +148,10 @@ def read(
 
     for part in run(sketched, map(keep, batches)):
         made.add(part)
-        if budget is not None and texts.held + made.held > budget.room(done, at_least=True) // 2:
+        if budget is not None and texts.held + made.held > budget.hold(done, at_least=True):
             texts.evict()
             made.evict()
+            give_back()
         progress(done)
     return Rows(texts, rows.done(), ids.done(), *made.done())
 
@@ -155,9 +167,10 @@ def sketched_again(
 
     for part in run(sketched, range(len(rows.texts))):
         made.add(part)
-        if budget is not None and rows.texts.held + made.held > budget.room(len(rows.rows)) // 2:
+        if budget is not None and rows.texts.held + made.held > budget.hold(len(rows.rows)):
             rows.texts.evict()
             made.evict()
+            give_back()
     sequence, tokens, shingles, chars, keys, bitmaps = made.done()
     return replace(
         rows, sequence=sequence, tokens=tokens, shingles=shingles, chars=chars, keys=keys, bitmaps=bitmaps,
@@ -194,9 +207,14 @@ class _Sketches:
         return sequence, tokens, shingles, chars, *self._tables
 
 
+def thread_count(workers: int | None) -> int:
+    """How many threads are meant; None: one a core."""
+    return workers or len(os.sched_getaffinity(0))
+
+
 def threads(workers: int | None) -> tuple[Run, Callable[[], None]]:
     """An ordered map over ``workers`` threads (None: one a core), at most twice as many ahead, and its closing."""
-    count = workers or len(os.sched_getaffinity(0))
+    count = thread_count(workers)
     if count == 1:
         return map, lambda: None
     pool = ThreadPoolExecutor(count)

@@ -210,7 +210,7 @@ def sort_unique(values: np.ndarray, spare: np.ndarray, counts: np.ndarray) -> in
     for i in range(n):
         values[kept] = spare[i]
         kept += np.uint64(i + 1 == n or spare[i] != spare[i + 1])
-    return np.int64(kept)
+    return int(np.int64(kept))
 
 
 @njit(nogil=True, cache=True)

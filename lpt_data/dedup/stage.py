@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -18,10 +17,10 @@ from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
 from lpt_data.dedup import compare, exact, fields, graph, lsh, report, templates, witness
 from lpt_data.dedup.lsh import BITMAP, Bands
-from lpt_data.dedup.memory import Budget, budget
+from lpt_data.dedup.memory import Budget, budget, give_back
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REASONS, REFERENCE, Removals
-from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, threads
+from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, thread_count, threads
 from lpt_data.dedup.spill import Spill
 from lpt_data.io.jsonl import chosen_lines
 from lpt_data.progress import Progress
@@ -51,12 +50,12 @@ def decide(
     """
     from lpt_data.dedup.predict import count_rows, foretold
 
-    bands = _check(config)
+    bands = check(config)
     told = foretold(dataset, config, output or Path("out.jsonl"), reference)
-    room = budget(config.memory)
+    room = budget(config.memory, thread_count(config.workers))
     if not any(source.format == "json" for source in dataset.files):  # an array would be read whole to count it
         rows, exact = count_rows(dataset)
-        room.room(rows if exact else int(0.9 * rows), at_least=not exact)  # refuses now rather than in an hour
+        room.hold(rows if exact else int(0.9 * rows), at_least=not exact)  # refuses now rather than in an hour
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     run, close = threads(config.workers)
     try:
@@ -67,6 +66,7 @@ def decide(
             return result
     finally:
         close()
+        give_back()
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,6 @@ class Work:
     run: Run
     spill: Spill
     budget: Room
-
-    @property
-    def workers(self) -> int:
-        """Threads at work."""
-        return self.config.workers or len(os.sched_getaffinity(0))
 
 
 def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: Progress) -> StageResult:
@@ -115,6 +110,7 @@ def _decide(dataset: Dataset, reference: Dataset | None, work: Work, progress: P
             "rows": reference.rows_in,
             "quarantined": len(reference.quarantined()),
         }
+    give_back()
     extra = _extra(rows, found, work, counts, dataset)
     decided = _decisions(rows, found, config, reference)
     return StageResult(decided, _record_ids(dataset, rows), {**extra, **more})
@@ -140,8 +136,7 @@ def _read(
 ) -> Rows:
     """Read the rows of the reference, then those of the input, with their groups and qualities."""
     both = [one for one in (reference, dataset) if one is not None]
-    groups = fields.Groups(equal)
-    group = [groups.of(one) for one in both] if equal else []
+    group = fields.groups(both, equal) if equal else []
     passes = [one.texts(key) for one in both]
     if equal:
         passes = [fields.with_group(batches, of) for batches, of in zip(passes, group, strict=True)]
@@ -237,8 +232,8 @@ def _cover(
 ) -> dict[str, Any]:
     """Compare the leaders that may resemble one another, and note the witnesses of those that go."""
     threshold, ngram, run = work.config.threshold, work.config.ngram, work.run
-    room = work.budget.room(len(rows.rows)) - rows.held
-    near = graph.components(rows, leaders, threshold, room, work.workers, run)
+    room = max(work.budget.room(len(rows.rows)) - rows.held, 0)
+    near = graph.components(rows, leaders, threshold, room, thread_count(work.config.workers), run)
     sizes = np.bincount(near.root, minlength=1)
     chosen = np.flatnonzero(sizes[near.root] > 1)
     positions, root = leaders[chosen], near.root[chosen]
@@ -378,7 +373,8 @@ def _memory(work: Work) -> dict[str, Any]:
     return told
 
 
-def _check(config: DedupConfig) -> Bands | None:
+def check(config: DedupConfig) -> Bands | None:
+    """Raise UsageError for values that make no sense; returns the bands for near-duplicates, where they are asked."""
     unknown = [method for method in config.method if method not in METHODS]
     if unknown or not config.method:
         raise UsageError(

@@ -106,10 +106,14 @@ def line_bounds(lines: bytes) -> tuple[np.ndarray, np.ndarray]:
     return _line_bounds(data, _count_lines(data))
 
 
-def scan(lines: bytes, keys: Keys) -> Scan:
-    """Look at whole lines once."""
+def scan(lines: bytes, keys: Keys) -> Scan | None:
+    """Look at whole lines once; None where they have fewer bytes than flat lines would have values, which bounds what
+    a short line of very many keys makes of the others: 17 bytes for each byte of the lines.
+    """
     data = np.frombuffer(lines, np.uint8)
     count = _count_lines(data)
+    if count * len(keys.names) > len(data):
+        return None
     return Scan(keys, data, count, *_scan(data, count, keys.written, keys.ends))
 
 
@@ -295,6 +299,6 @@ def _integers(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndar
         negative = data[starts[row]] == 45
         value = 0
         for i in range(starts[row] + (1 if negative else 0), ends[row]):
-            value = value * 10 + (np.int64(data[i]) - 48)
+            value = value * 10 + int(data[i]) - 48
         values[row] = -value if negative else value
     return values

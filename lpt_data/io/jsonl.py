@@ -91,6 +91,9 @@ def _scanner(
             keys = None
             return None
         found = scan(run, keys)
+        if found is None:
+            keys = None
+            return None
         flat = found.flat(columns)
         cuts = [0, *(np.flatnonzero(flat[1:] != flat[:-1]) + 1).tolist(), len(flat)]
         if len(cuts) > MOST_CUTS:

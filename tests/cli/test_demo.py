@@ -26,6 +26,9 @@ def test_the_chapters_before_the_training_show_what_they_say(journey, capsys):
     demo.plant_and_catch(journey)
     demo.admit_both(journey)
     demo.ask(journey)
+    demo.write_pages(journey)
+    assert "Rejected" in (journey.folder / "reports" / "leaky@1.html").read_text()
+    assert len(list((journey.folder / "reports").iterdir())) == 3
     said = " ".join("".join(capsys.readouterr()).split())
     assert "three removals with the kept row they were compared with" in said
     assert "150 exact copies" in said
@@ -74,7 +77,7 @@ def test_a_gain_is_one_when_its_lower_bound_is_above_zero(sampled, greedy, gaine
 def test_a_demo_without_a_gain_exits_1(tmp_path, monkeypatch, gained, code):
     from command_line import invoke
 
-    for name in ("deduplicate", "plant_and_catch", "admit_both", "ask"):
+    for name in ("deduplicate", "plant_and_catch", "admit_both", "ask", "write_pages"):
         monkeypatch.setattr(demo, name, lambda journey: None)
     monkeypatch.setattr(demo, "train_and_measure", lambda journey: gained)
     outcome = invoke("demo", "--dir", "d", cwd=tmp_path)

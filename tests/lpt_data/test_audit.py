@@ -146,7 +146,8 @@ def test_a_clean_set_is_accepted_and_says_what_was_not_checked(tmp_path):
     assert (report.verdict, report.exit_code) == ("accept", 0)
     assert status(report, "leakage.keys") == "skipped"
     assert any(line.startswith("sft.truncation.rate: no tokenizer") for line in report.not_checked)
-    assert "language" in report.not_checked
+    assert any(line.startswith("sft.language.other_share: no language") for line in report.not_checked)
+    assert "personal data and secrets" in report.not_checked
 
 
 def test_quarantined_rows_are_counted_by_reason_and_listed_with_their_line(tmp_path):
@@ -625,7 +626,7 @@ def test_the_renderer_of_the_trainer_passes_every_gate_on_clean_rows(tmp_path):
     for gate in ("render.failed_share", "stop.unsupervised_share", "bos.double_share"):
         assert value(report, f"sft.{gate}") == ("ok", 0.0, 5)
     assert report.verdict == "accept"
-    prompts = {"train": [sum_row(f"{i} please", str(i)) for i in range(10, 15)]}
+    prompts = {"train": [sum_row(f"ten and {i} please", str(i + 10)) for i in range(10, 15)]}
     asked = check(tmp_path, "rlvr", prompts, encode=encoder, max_length=200, verifiers={"digits": Digits()})
     assert value(asked, "rlvr.prompt.render_failed_share") == ("ok", 0.0, 5)
     assert asked.verdict == "accept"

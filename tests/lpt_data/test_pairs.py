@@ -241,7 +241,7 @@ def test_rows_of_other_stages_are_kept_out(tmp_path):
     datasets = {n: Dataset.open([str(tmp_path / "s" / f"{n}.jsonl")], kind="preference") for n in NAMES}
     checked = audit(datasets, "preference", against=references)
     assert {m.id: m.value for m in checked.metrics if m.id.startswith(("against", "leakage"))} == {
-        "leakage.records": 0, "leakage.keys": 0, "leakage.groups": 0,
+        "leakage.records": 0, "leakage.keys": 0, "leakage.near": 0, "leakage.groups": 0,
         "against.records": 0, "against.keys": 0, "against.groups": 0,
     }  # fmt: skip
     with pytest.raises(BadInputError, match="no row is left"):

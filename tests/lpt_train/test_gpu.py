@@ -7,11 +7,17 @@ import signal
 
 import pytest
 import torch
+from train_cases import preferences, write_jsonl
 
+from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import latest
 from lpt_train.config import SFTConfig, from_mapping
+from lpt_train.config_kto import KTOConfig
+from lpt_train.config_preference import PreferenceConfig
 from lpt_train.heads import token_logprobs
+from lpt_train.kto import train as train_kto
 from lpt_train.models import load_model
+from lpt_train.preference import train as train_preference
 from lpt_train.sft import train
 
 pytestmark = [
@@ -67,3 +73,46 @@ def test_token_log_probs_are_those_of_the_cpu(tiny):
     there = token_logprobs(model.cuda(), ids.cuda(), attention.cuda(), mask.cuda())
     torch.testing.assert_close(there.logp_B_T.cpu(), here.logp_B_T, atol=1e-4, rtol=0)
     torch.testing.assert_close(there.entropy_B_T.cpu(), here.entropy_B_T, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_every_way_gives_the_same_losses(tiny, sft_split, tmp_path, packing):
+    found = {}
+    for way in ("graph", "compiled", "eager", "rows"):
+        options = {"execution": way, "packing": packing, "max_length": 256, "logits_chunk": 64}
+        body = train(config(tiny, **options), split=sft_split, out=tmp_path / way).body
+        assert body["execution"] == way
+        found[way] = body["metrics"]["loss"]
+    for way, ends in found.items():
+        assert ends == pytest.approx(found["rows"], abs=2e-2), way
+
+
+@pytest.mark.parametrize("use_peft", [True, False])
+def test_gradients_of_accumulated_recordings_are_those_of_one_batch(tiny, sft_split, tmp_path, use_peft):
+    whole = train(config(tiny, use_peft=use_peft, execution="graph"), split=sft_split, out=tmp_path / "whole").body
+    options = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "execution": "graph"}
+    cut = train(config(tiny, use_peft=use_peft, **options), split=sft_split, out=tmp_path / "cut").body
+    for name in ("loss", "grad_norm"):
+        assert cut["metrics"][name] == pytest.approx(whole["metrics"][name], rel=3e-2), name
+
+
+def test_pairs_and_marked_completions_by_recordings(tiny, tmp_path):
+    split = load_unadmitted(write_jsonl(tmp_path / "pairs.jsonl", preferences(16)), "preference")
+    options = {"model": str(tiny), "max_steps": 12, "learning_rate": 1e-2, "lora_r": 4, "beta": 0.5}
+    for kind, loop in ((PreferenceConfig, train_preference), (KTOConfig, train_kto)):
+        found = {}
+        for way in ("graph", "eager"):
+            made = from_mapping(kind, {**options, "execution": way})
+            body = loop(made, split=split, out=tmp_path / f"{kind.__name__}-{way}").body
+            assert body["execution"] == way
+            found[way] = body["metrics"]
+        assert found["graph"]["loss"] == pytest.approx(found["eager"]["loss"], abs=3e-2)
+        assert found["graph"]["rewards/margins"][1] > 0.5
+
+
+def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):
+    result = train(config(tiny, use_dora=True), split=sft_split, out=tmp_path / "dora")
+    assert result.body["execution"] in ("graph", "eager")
+    assert result.body["execution"] == "graph" or any("execution" in note for note in result.notes)
+    dropped = train(config(tiny, lora_dropout=0.2), split=sft_split, out=tmp_path / "dropout")
+    assert dropped.body["execution"] == "eager"

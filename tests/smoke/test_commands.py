@@ -40,18 +40,27 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "data generate package-docs": ("--out docs.jsonl --max-bytes 60000", None),
     "data clean": ("docs.jsonl --out tidy.jsonl --rules unicode,space,gopher.words,pii", DATA | {"rules", "examples"}),
     "data dedup": ("docs.jsonl --out clean.parquet --threshold 0.8", DATA),
+    "data benchmarks add": ("problems=questions.jsonl", {"benchmarks"}),
+    "data benchmarks list": ("", {"benchmarks"}),
+    "data benchmarks show": ("problems", {"name", "layout", "items", "content_root", "sources"}),
+    "data benchmarks verify": ("", {"ok", "benchmarks"}),
     "data decontaminate": (
         "docs.jsonl --benchmark problems=problems.jsonl --out decontaminated.jsonl --report contamination.html",
         DATA | {"benchmarks", "stops", "notes"},
     ),
     "data split": ("problems.jsonl --key countdown --test 12 --seed 1 --out splits", DATA | {"splits", "disjoint"}),
     "data mix": ("mix.yaml --out mixed.jsonl", DATA | {"plan_hash", "domains", "phases", "warnings", "repeated"}),
+    "data pack": ("docs.jsonl --tokenizer tiny --max-length 4096 --out packed.jsonl", DATA | {"bins", "fill"}),
+    "data run": ("recipe.yaml", DATA | {"stages", "recipe", "warnings", "reused"}),
     "data tokens measure": ("docs.jsonl --tokenizer tiny", {"rows", "characters", "bytes", "tokenizers"}),
     "data tokens train": (
         "docs.jsonl --vocab-size 300 --out tokenizer.json",
         {"output", "sha256", "vocabulary", "asked"},
     ),
-    "data audit": ("train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown", AUDIT),
+    "data audit": (
+        "train=splits/train.jsonl test=splits/test.jsonl --contract rlvr --key countdown --languages en",
+        AUDIT,
+    ),
     "data drop": (
         "splits/train.jsonl --contract rlvr --key countdown --against splits/test.jsonl --check against.keys "
         "--out dropped.jsonl",
@@ -69,6 +78,11 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "manifest list": ("", {"manifests"}),
     "manifest show": ("sums", {"manifest_id", "type", "name", "version", "splits", "checks", "verdict"}),
     "manifest verify": ("sums", {"ok", "files", "problems"}),
+    "manifest export": (
+        "sums --format croissant --out sums.croissant.json",
+        {"report", "format", "bytes", "of", "notes"},
+    ),
+    "report": ("sums --out sums.html", {"report", "format", "bytes", "of", "notes"}),
     "manifest diff": ("sums@1 sums", {"splits", "checks", "bump"}),
     "train settings": ("sft", None),
     "train sft": (f"--unadmitted chats.jsonl --model tiny --out runs/sft {SMALL}", RUN),
@@ -127,9 +141,15 @@ def folder(tmp_path_factory):
         for n in range(20)
     ]
     (folder / "prefs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    asked = [{"question": f"How many of {n} lamps burn at noon?", "answer": f"#### {n}"} for n in range(9)]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(item) + "\n" for item in asked))
     (folder / "mix.yaml").write_text(
         "domains:\n  sums: {inputs: problems.jsonl, weight: 0.75}\n"
         "  held: {inputs: splits/test.jsonl, weight: 0.25, layout: countdown}\ntotal: {rows: 64}\nkind: rlvr\n"
+    )
+    (folder / "recipe.yaml").write_text(
+        "inputs: docs.jsonl\nstages:\n  - clean: {rules: 'unicode,space'}\n  - dedup: {method: exact}\n"
+        "  - split: {key: text, test: 2}\n"
     )
     return folder
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lpt_data.clean import config_of, decide
+from lpt_data.clean import clean_text, config_of, decide
 from lpt_data.clean.plan import make_plan
 from lpt_data.config import CleanConfig
 from lpt_data.conservation import check_conservation
@@ -137,6 +137,14 @@ def test_a_drop_in_any_message_drops_the_row_and_tool_calls_stay(tmp_path, catal
     assert kept[1]["tool_calls"] == [call]
 
 
+def test_a_row_without_an_optional_text_stays(tmp_path, catalog):
+    """An Alpaca row whose input is empty is whole: half of all such rows are."""
+    row = {"instruction": "Name a tree.", "input": "", "output": "Larch."}
+    report = clean(write(tmp_path / "in.jsonl", [row]), tmp_path / "out.jsonl", catalog).to_json()
+    assert report["removed"] == {}
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == row
+
+
 @pytest.mark.parametrize("name", ["o.jsonl", "o.jsonl.gz", "o.jsonl.zst", "o.json", "o.csv", "o.tsv", "o.parquet"])
 def test_every_format_holds_the_rewritten_rows(tmp_path, catalog, name):
     source = write(tmp_path / "in.jsonl", [{"messages": MESSAGES, "n": 1}, {"messages": MESSAGES[1:] * 2, "n": 2}])
@@ -257,3 +265,32 @@ def test_options_choose_rules():
     assert dict(make_plan(config_of({"limits": limits})).steps[-4][1]) != {}
     chosen = {rule.name: rule_limits for rule, rule_limits in make_plan(config_of({"limits": limits})).steps}
     assert chosen["gopher.words"] == {"min": 3, "max": 100_000}
+
+
+DOCUMENT = """# Retry policy
+
+The client retries a request that failed, at most three times, and waits longer before each attempt.
+
+- `attempts`: how often
+- `delay`: seconds before the first retry
+- `factor`: what the delay is multiplied with
+
+```python
+for attempt in range(attempts):
+    if send(request, {"attempt": attempt}):
+        break
+    sleep(delay * factor**attempt)
+```
+
+A server that answers with status 429 says when to come back. That time is kept, whatever the factor says.
+"""
+
+
+def test_technical_documents_have_a_preset_of_their_own():
+    web, docs = (make_plan(config_of({"preset": name})) for name in ("web", "docs"))
+    dropped = clean_text(DOCUMENT, web).drop
+    assert dropped is not None
+    assert dropped.reason == "curly_brackets"
+    assert clean_text(DOCUMENT, docs).drop is None
+    assert clean_text("Lorem ipsum. " + DOCUMENT, docs).drop is not None  # what no document holds still goes
+    assert clean_text("too short", docs).drop is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lpt_data.contracts.sft import empty_turn, parts, reserved_token, role_fault, tool_call_fault
+from lpt_data.contracts.sft import empty_turn, parts, questions, reserved_token, role_fault, tool_call_fault
+from lpt_data.contracts.survey import Parts
+from manifests.canon import canonical_bytes
 
 
 def chat(*turns: str | dict, tools: str | None = None) -> dict:
@@ -133,9 +135,29 @@ def test_text_that_looks_like_a_marker(fine):
     assert reserved_token(chat("u:q", f"a:{fine}")) is None
 
 
+def halves(conversation: dict) -> Parts:
+    return parts(conversation, canonical_bytes("sft", conversation))
+
+
 def test_what_is_asked_is_all_but_the_last_turn():
-    asked = parts(chat("s:x", "u:q", "a:r", "u:q2", "a:r2", tools="[]"))
-    assert [m["content"] for m in asked.asked[0]] == ["x", "q", "r", "q2"]
-    assert asked.asked[1] == "[]"
-    assert [m["content"] for m in asked.learned] == ["r2"]
-    assert asked.questions == ["q", "q2"]
+    one, other = (chat("s:x", "u:q", "a:r", "u:q2", f"a:{last}") for last in ("r2", "r3"))
+    assert halves(one).asked == halves(other).asked
+    assert halves(one).learned != halves(other).learned
+    assert b"r2" in halves(one).learned
+    assert b"r2" not in halves(one).asked
+    assert all(word in halves(one).asked for word in (b"x", b"q", b"r", b"q2"))
+    for changed in (chat("s:y", "u:q", "a:r", "u:q2", "a:r2"), chat("u:q", "a:r", "u:q2", "a:r2")):
+        assert halves(changed).asked != halves(one).asked
+        assert halves(changed).learned == halves(one).learned
+
+
+def test_tools_are_asked_too():
+    with_tools, others = (chat("u:q", "a:r", tools=tools) for tools in ("[]", TOOLS))
+    assert halves(with_tools).asked != halves(others).asked
+    assert halves(with_tools).asked != halves(chat("u:q", "a:r")).asked
+    assert halves(with_tools).learned == halves(others).learned
+    assert halves({"messages": []}) == parts({"messages": []}, b'{"messages":[]}')
+
+
+def test_questions_are_the_turns_of_the_user():
+    assert questions(chat("s:x", "u:q", "a:r", "u:q2", "a:r2")) == ["q", "q2"]

@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from lpt_data.audit import AuditReport, audit
-from lpt_data.contracts.synthetic import META
 from lpt_data.dataset import Dataset
 from lpt_train.rewards import REWARDS
 from lpt_train.rewards.guard import guarded
@@ -100,10 +99,6 @@ COLUMNS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [{"answer": "77"}, {"depth": 0, "answer": ...}],
     ),
     "counts.impossible_share": ([{"attempts": 2}, {"source_passes": 1001}], [{"attempts": 3}]),
-    "meta_text.share": (
-        [{"completion": "As an AI language model, I say\n#### {n1}"}, {"completion": "I'm an AI.\n#### {n1}"}],
-        [{"completion": "An AI model is a program.\n#### {n1}"}, {"completion": "a language with models\n#### {n1}"}],
-    ),
 }  # fmt: skip
 
 
@@ -285,8 +280,7 @@ def test_templates_are_seen_and_variety_is_not(tmp_path):
     rows = [row(n, prompt=f"Write a short poem about the number {n}", completion=f"Sure, here is a poem for you: {n}")
             for n in range(200)]  # fmt: skip
     report = check(tmp_path, rows)
-    for name in ("openings.prompts_share", "openings.replies_share"):
-        assert result(report, name) == ("warn", 1.0, list(range(200)))
+    assert result(report, "openings.prompts_share") == ("warn", 1.0, list(range(200)))
     assert result(report, "rouge_l.pool_share")[:2] == ("warn", 1.0)
     assert result(report, "diversity.prompts_distinct_2")[0] == "warn"
     assert result(report, "diversity.compression_ratio")[0] == "warn"
@@ -348,7 +342,6 @@ def test_rows_of_ten_megabytes_and_hostile_text(tmp_path):
     report = check(tmp_path, rows)
     (failed,) = [c for c in report.checks if c.id == "synthetic.verified.failed_share"]
     assert [r["row"] for r in report.rows(failed.id)] == [3]
-    assert META.search("as an " * 1_000_000) is None
     for name in report.outcomes:
         assert all(found["detail"].isprintable() for found in report.rows(name))
 

@@ -16,7 +16,7 @@ from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import REASONS
 from lpt_data.dedup.rows import read, threads
 from lpt_data.dedup.spill import Spill
-from lpt_data.dedup.stage import Work, _check, find
+from lpt_data.dedup.stage import Work, check, find
 
 Outcome = dict[int, tuple[str, int, float]]  # input row -> reason, witness row (-1: none), score
 
@@ -53,8 +53,14 @@ class Small:
 
     bytes: int
 
-    def room(self, rows: int, *, at_least: bool = False) -> int:
+    def room(self, rows: int) -> int:
         return self.bytes
+
+    def hold(self, rows: int, *, at_least: bool = False) -> int:
+        return self.bytes // 2
+
+    def row(self, size: int) -> None:
+        pass
 
 
 def dedup(texts: Sequence[str], config: DedupConfig | None = None, size: int = 7, room: int = 1 << 40) -> Outcome:
@@ -65,7 +71,7 @@ def dedup_and_counts(
     texts: Sequence[str], config: DedupConfig | None = None, size: int = 7, room: int = 1 << 40
 ) -> tuple[Outcome, dict]:
     config = config or DedupConfig(workers=1)
-    bands = _check(config)
+    bands = check(config)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     run, close = threads(config.workers)
     with Spill() as spill:

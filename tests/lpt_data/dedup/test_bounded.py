@@ -73,7 +73,7 @@ def test_huge_buckets_are_reported_and_never_cut() -> None:
         assert len(outcome) == 1199
         assert {witness for _, witness, _ in outcome.values()} == {0}
         assert told["largest_bucket"] > 1100  # the one other shingle is the least of a few bands
-        assert told["huge_buckets"] >= 15
+        assert told["huge_buckets"] >= 12
         assert told["candidates"] == 1199
         assert told["largest_component"] == 1200
     assert told["batches"] > 4

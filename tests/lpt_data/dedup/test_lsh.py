@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lpt_data.dedup.lsh import RECALL, Bands, Sketch, buckets, choose_bands, sketch
+from lpt_data.dedup.lsh import IDLE, RECALL, Bands, Sketch, buckets, choose_bands, sketch
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.text import buffers
 from manifests.errors import UsageError
@@ -30,8 +30,21 @@ def test_bands_reach_the_recall_within_the_budget(threshold: float) -> None:
     assert [p for _, p in points] == sorted(p for _, p in points)
 
 
-def test_the_default_threshold() -> None:
-    assert choose_bands(0.8) == Bands(bands=18, rows=6)
+@pytest.mark.parametrize(
+    ("threshold", "bands"),
+    [
+        (0.8, Bands(14, 5)),  # 0.134 of the pairs at 0.4; four rows a band would propose 0.247 of them
+        (0.9, Bands(6, 5)),
+        (0.7, Bands(20, 4)),  # 0.260 of the pairs at 0.35, but five rows would take 145 hashes
+    ],
+)
+def test_no_more_hashes_than_keep_idle_comparisons_few(threshold: float, bands: Bands) -> None:
+    assert choose_bands(threshold) == bands
+    assert bands.proposed(threshold / 2) <= IDLE or bands.num_perm == 80
+
+
+def test_a_small_budget_bounds_the_rows_of_a_band() -> None:
+    assert choose_bands(0.8, 69) == Bands(11, 4)
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,42 @@ from pathlib import Path
 import pytest
 
 from lpt_data.dedup import memory
-from lpt_data.dedup.memory import BOOKS, LEAST_WORK, RESERVE, Budget, available_bytes, budget, parse_bytes, shown
+from lpt_data.dedup.memory import (
+    BOOKS,
+    LEAST_WORK,
+    RESERVE,
+    WORKING,
+    Budget,
+    available_bytes,
+    budget,
+    parse_bytes,
+    shown,
+)
 from manifests.errors import BadInputError
 
 
 def test_the_room_is_what_the_program_the_reserve_and_the_books_leave() -> None:
     cap = Budget(10**9, "--memory", 2 * 10**8)
-    assert cap.room(1000) == 8 * 10**8 - RESERVE - 1000 * BOOKS
+    assert cap.room(1000) == 8 * 10**8 - RESERVE - 1000 * WORKING
+    assert cap.hold(1000) == cap.room(1000) // 2  # the other half is for what is compared
+    assert cap.hold(1_500_000) == 8 * 10**8 - RESERVE - 1_500_000 * BOOKS  # less than that half
 
 
 def test_a_refusal_names_a_cap_that_is_then_enough() -> None:
     with pytest.raises(BadInputError) as error:
-        Budget(10**9, "--memory", 2 * 10**8).room(10**7)
+        Budget(10**9, "--memory", 2 * 10**8).hold(10**7)
     needed = int(re.search(r"--memory (\d+)MB", error.value.next)[1]) * 10**6  # type: ignore[index]
     assert needed >= 2 * 10**8 + RESERVE + 10**7 * BOOKS + LEAST_WORK
-    assert Budget(needed, "--memory", 2 * 10**8).room(10**7) >= LEAST_WORK
+    assert Budget(needed, "--memory", 2 * 10**8).hold(10**7) >= LEAST_WORK
+
+
+def test_a_row_whose_tokens_do_not_fit_is_refused() -> None:
+    cap = Budget(10**9, "--memory", 2 * 10**8)
+    cap.row(6 * 10**7)
+    with pytest.raises(BadInputError, match="a row is too large") as error:
+        cap.row(10**8)
+    needed = int(re.search(r"--memory (\d+)MB", error.value.next)[1]) * 10**6  # type: ignore[index]
+    Budget(needed, "--memory", 2 * 10**8).row(10**8)
 
 
 def test_unasked_it_is_a_share_of_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:

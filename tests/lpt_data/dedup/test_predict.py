@@ -83,7 +83,7 @@ def test_memory_and_disk_are_arithmetic_over_bytes() -> None:
     small, large = _Trial(1024, 0.2, 0, 0, 0, 0, 18), _Trial(4096, 0.4, 4096 * 2500, 4096 * 2200, 100, 0, 18)
     kept = 300_000 * (2500 + 8 + 8 * 26)
     tight = _extrapolated(Budget(10**9, "--memory", 2 * 10**8), 300_000, 0, False, small, large)
-    assert tight.spilled_bytes == kept  # half of the room is 304 MB
+    assert tight.spilled_bytes == kept  # half of the room is not enough
     assert 300 * 10**6 < tight.peak_memory_bytes <= 10**9
     wide = _extrapolated(Budget(10**10, "--memory", 2 * 10**8), 300_000, 0, False, small, large)
     assert wide.spilled_bytes == 0

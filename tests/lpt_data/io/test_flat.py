@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from lpt_data.dataset import Dataset, Quarantine
 from lpt_data.io import readers
 from lpt_data.io.flat import ODD, Keys, scan
+from lpt_data.io.jsonl import chosen_lines, read_jsonl
 from lpt_data.io.lines import cut_lines, parse_lines
 from lpt_data.io.sources import expand
 
@@ -36,6 +37,9 @@ def line(text: str = '"t"', number: str = "1", x: str = "0.5", ok: str = "true")
 def check(lines: bytes) -> int:
     """Compare a scan with the parser, line by line; returns how many lines were flat."""
     found = scan(lines, KEYS)
+    if found is None:
+        assert len(lines) < 4 * (lines.count(b"\n") + 1)
+        return 0
     rows = [one for one in cut_lines(lines) if one.strip()]
     assert [lines[a:b].removesuffix(b"\r") for a, b in zip(found.starts, found.ends, strict=True)] == rows
     parsed, _ = parse_lines(rows)
@@ -193,6 +197,17 @@ def test_the_rows_and_the_quarantine_of_a_file_do_not_depend_on_scanning(tmp_pat
         assert scanned[2][0] is not None
 
 
+def test_many_keys_and_many_short_lines_take_no_memory(tmp_path: Path) -> None:
+    wide = orjson.dumps({"text": "t", **{f"k{i}": 1 for i in range(20_000)}})
+    keys = Keys.of(wide)
+    assert keys is not None
+    assert scan(wide + b"\n" + b"{}\n" * 100_000, keys) is None
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(wide + b"\n" + b'{"text": "u"}\n' * 100_000)
+    chunks = list(readers.read(expand(str(path))[0], ["text"]))
+    assert sum(len(chunk.offsets) for chunk in chunks) == 100_001
+
+
 def test_blocks_are_scanned_and_numbered_across_their_borders(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     lines = [orjson.dumps({"text": f"{i} " + "x" * (i % 97), "n": i}) for i in range(20_000)]
@@ -207,3 +222,33 @@ def test_blocks_are_scanned_and_numbered_across_their_borders(tmp_path: Path) ->
     values = np.concatenate([chunk.records["n"].to_numpy() for chunk in tables])
     assert (numbers == values + 1 + 3 * (values >= 7000)).all()
     assert all(chunk.types == {"text": str, "n": int} for chunk in tables)
+
+
+@pytest.mark.parametrize("large", [0, 1 << 40])
+def test_chosen_lines_are_those_of_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int) -> None:
+    monkeypatch.setattr("lpt_data.io.jsonl.LARGE", large)
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 0}\r\n\n{"a": 1}\n \t\n{broken\n{"a": 3}')
+    chosen = np.array([False, False, True, False, True, True])  # the file's first row is number 2
+    found = [
+        pair for rows, lines in chosen_lines(expand(str(path))[0], chosen, 2) for pair in zip(rows, lines, strict=True)
+    ]
+    assert found == [(2, b'{"a": 0}'), (4, b"{broken"), (5, b'{"a": 3}')]
+
+
+@pytest.mark.parametrize("large", [0, 1 << 40])
+def test_rows_that_are_not_kept_have_no_place_in_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr("lpt_data.io.jsonl.LARGE", large)
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"".join(orjson.dumps({"text": f"{i}", "n": i}) + b"\n" for i in range(40_000)))
+    keep = np.arange(40_000) % 3 == 0
+    chunks = list(read_jsonl(expand(str(path))[0], ["n", "text"], keep))
+    assert sum(chunk.rows for chunk in chunks) == 40_000
+    if not large:
+        assert all(chunk.records.column_names == ["n", "text"] for chunk in chunks)
+        assert np.concatenate([c.offsets for c in chunks]).tolist() == np.flatnonzero(keep).tolist()
+        assert [n for c in chunks for n in c.records["n"].to_pylist()] == np.flatnonzero(keep).tolist()
+    longer = list(read_jsonl(expand(str(path))[0], ["text"], keep[:-1]))  # the file has grown: its end is read
+    assert sum(chunk.rows for chunk in longer) == 40_000

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpt_data.allocation import fill, longest_without_repeat, rate, shares, water_fill, whole
+from lpt_data.allocation import fill, longest_without_repeat, shares, water_fill, whole
 from manifests.errors import BadInputError
+from manifests.rates import rate
 
 INF = math.inf
 

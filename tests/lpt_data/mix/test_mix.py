@@ -15,9 +15,10 @@ from lpt_data import ordered, pending
 from lpt_data.conservation import check_conservation
 from lpt_data.dataset import Dataset
 from lpt_data.joined import Joined
-from lpt_data.mix import mix, schedule_path
+from lpt_data.mix import mix
 from lpt_data.mix_spec import load_spec, parse_spec
 from lpt_data.ordered import Order
+from lpt_data.schedule_mix import schedule_path
 from lpt_data.stage import StageResult
 from lpt_data.tokenizer_file import wrap
 from manifests import decisions

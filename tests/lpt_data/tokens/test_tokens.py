@@ -50,6 +50,15 @@ def test_digits_and_indentation_by_hand(tmp_path):
     assert entry["indentation"] == {"runs": 2, "tokens_per_run": 2.5, "characters_per_run": 2.5}
 
 
+def test_code_by_hand(tmp_path):
+    """One token a byte, so a run has as many tokens as letters; prose and single signs are no code."""
+    texts = ["max_len == maxLen", "x -> y ** 2", "A well-known word = a, b < c; it's 5 - 3."]
+    told = measure(dataset(tmp_path / "a.jsonl", [{"text": t} for t in texts]), [tiny()])["tokenizers"][0]
+    names, operators = told["identifiers"], told["operators"]
+    assert (names["runs"], names["tokens_per_run"]) == (2, (7 + 6) / 2)
+    assert (operators["runs"], operators["tokens_per_run"]) == (3, 2.0)
+
+
 def test_tokens_that_straddle_a_run_count_once():
     # tokens: [0,2) [2,5) [5,5) [5,9); runs [1,3) touches two, [5,9) one, [9,10) none
     offsets = np.array([[0, 2], [2, 5], [5, 5], [5, 9]])

@@ -1,0 +1,249 @@
+"""One pass over a split: every rule asked, every fact kept.
+
+Rows come in batches. A rule that can only find something where certain bytes stand (`Marked`) is asked of those rows
+alone: one search in C over the canonical JSON of a whole batch spares nearly every row nearly every rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lpt_data.batches import RecordBatch
+from lpt_data.contracts.common import Encoder, Marked, Record, Verifier, strings
+from lpt_data.contracts.sample import Sample
+from lpt_data.contracts.survey import Contract, Instruments, SplitSurvey, question_hash, row_keys, short_hash
+from lpt_data.dataset import Dataset
+from lpt_data.progress import Progress, silent
+from manifests.canon import id_of
+from manifests.errors import LptError, RecordError
+
+# An encoder refuses a row with a reason; these two have a check of their own, the others are failures to render.
+GATE_OF_REASON = {"two_start_tokens": "bos", "no_stop_token": "stop"}
+
+
+class _Collector:
+    """Growing columns of one split; `survey_split` drives it and nothing else does."""
+
+    def __init__(self, contract: Contract, kind: str, normaliser: str, lent: Instruments) -> None:
+        self.contract, self.kind, self.normaliser, self.lent = contract, kind, normaliser, lent
+        self.rules, self.text_rules = dict(contract.rules), dict(contract.text_rules)
+        self.rows: list[int] = []
+        self.lines: list[int] = []
+        self.files: list[int] = []
+        self.has_extra = False
+        self.ids, self.keys, self.asked, self.learned = bytearray(), bytearray(), bytearray(), bytearray()
+        self.tokens: list[tuple[int, int, int, int]] = []
+        self.faults: dict[str, list[tuple[int, str]]] = {}
+        self.broken: dict[str, str] = {}
+        self.judged: Counter[str] = Counter()
+        self.missing: Counter[str] = Counter()
+        self.hits: dict[str, list[tuple[int, int]]] = {}
+        self.facts: list[Any] = []
+        self.rates: list[float] = []
+        self.sample = Sample(contract.sample) if contract.sample is not None and lent.languages else None
+
+    def add(self, batch: RecordBatch) -> None:
+        contract, start = self.contract, len(self.rows)
+        self.rows += batch.rows
+        self.lines += batch.lines
+        self.files += [batch.file] * len(batch.rows)
+        ids = [id_of(self.kind, data) for data in batch.data]
+        self.ids += b"".join(ids)
+        self.has_extra = self.has_extra or any(batch.beside)
+        keys = row_keys(self.kind, self.normaliser, batch.rows, batch.records, batch.beside)
+        self.keys += b"".join(keys)
+        if contract.parts is not None:
+            parts = [contract.parts(*row) for row in zip(batch.records, batch.data, strict=True)]
+            self.asked += b"".join([short_hash(part.asked) for part in parts])
+            self.learned += b"".join([short_hash(part.learned) for part in parts])
+        if contract.look is not None:
+            self.facts += contract.look(batch, self.normaliser, keys)
+        if contract.rate is not None:
+            self.rates += self.rated(batch, ids, keys)
+        if self.sample is not None:
+            self.sample.add(start, ids, batch.records)
+        self.apply_rules(start, batch)
+        for position, record in enumerate(batch.records, start):
+            if self.lent.benchmarks:
+                self.look_up(position, contract.questions(record))
+            if self.lent.encode is not None and contract.render is not None:
+                self.render(position, record, self.lent.encode)
+        if self.lent.verifiers is not None:
+            self.judge(start, batch, self.lent.verifiers)
+
+    def rated(self, batch: RecordBatch, ids: Sequence[bytes], keys: Sequence[bytes]) -> list[float]:
+        """The pass rate of each row: the lent one, else that of its own columns, else NaN."""
+        own, lent = self.contract.rate, self.lent.pass_rates
+        if own is None or (lent is None and not self.has_extra):
+            return [math.nan] * len(ids)
+        rates = [own(beside) if beside else None for beside in batch.beside]
+        if lent is not None:
+            told = [lent(*row) for row in zip(ids, keys, batch.records, strict=True)]
+            rates = [rate if given is None else given for rate, given in zip(rates, told, strict=True)]
+        return [math.nan if rate is None else rate for rate in rates]
+
+    def fault(self, name: str, position: int, detail: str) -> None:
+        self.faults.setdefault(name, []).append((position, detail))
+
+    def apply_rules(self, start: int, batch: RecordBatch) -> None:
+        where = _Marks(batch.data)
+        for name, rule in list(self.rules.items()):
+            self.apply(name, rule, start, batch, where, self.rules, batch.records.__getitem__)
+        texts: dict[int, list[str]] = {}  # of the rows that a rule on characters looks at, collected once
+
+        def texts_of(i: int) -> list[str]:
+            return texts[i] if i in texts else texts.setdefault(i, strings(batch.records[i]))
+
+        for name, text_rule in list(self.text_rules.items()):
+            self.apply(name, text_rule, start, batch, where, self.text_rules, texts_of)
+
+    def apply(
+        self,
+        name: str,
+        rule: Callable[[Any], str | None],
+        start: int,
+        batch: RecordBatch,
+        where: _Marks,
+        table: dict[str, Any],
+        value: Callable[[int], Any],
+    ) -> None:
+        for i in where.candidates(rule):
+            try:
+                detail = rule(value(i))
+            except Exception as error:  # a rule that breaks is an error in the report, never a pass
+                self.broken[name] = f"row {batch.rows[i]}: {type(error).__name__}: {error}"
+                del table[name]
+                return
+            if detail is not None:
+                self.fault(name, start + i, detail)
+
+    def look_up(self, position: int, questions: list[str]) -> None:
+        for hashed in {question_hash(q) for q in questions}:
+            for benchmark in self.lent.benchmarks:
+                if (item := benchmark.questions.get(hashed)) is not None:
+                    self.hits.setdefault(benchmark.name, []).append((position, item))
+
+    def render(self, position: int, record: Record, encode: Encoder) -> None:
+        if self.contract.render is None or "render" in self.broken:
+            return
+        try:
+            tokens = self.contract.render(record, encode, self.lent.max_length)
+        except RecordError as error:  # what is wrong with this row
+            gate = GATE_OF_REASON.get(getattr(error, "reason", ""), "render")
+            self.fault(gate, position, f"{error.what}: {error.seen}" if error.seen else error.what)
+            return
+        except LptError:  # what is wrong with the tokenizer, and so with every row
+            raise
+        except Exception as error:  # the encoder itself broke: no number that rests on it can be trusted
+            self.broken["render"] = f"row {self.rows[position]}: {type(error).__name__}: {error}"
+            return
+        self.tokens.append((position, tokens.length, tokens.supervised, tokens.kept))
+        for gate, detail in tokens.faults.items():
+            self.fault(gate, position, detail)
+
+    def judge(self, start: int, batch: RecordBatch, verifiers: Mapping[str, Verifier]) -> None:
+        """Ask the verifiers about the rows of a batch, all at once."""
+        if self.contract.judge is None:
+            return
+        judgements = self.contract.judge(list(zip(batch.records, batch.beside, strict=True)), verifiers)
+        for position, judgement in enumerate(judgements, start):
+            if judgement.missing is not None:
+                self.missing[judgement.missing] += 1
+            for name, detail in judgement.results.items():
+                self.judged[name] += 1
+                if detail is not None:
+                    self.fault(name, position, detail)
+
+
+class _Marks:
+    """Which rows of a batch a rule is asked of."""
+
+    def __init__(self, data: Sequence[bytes]) -> None:
+        everything = b"".join(data)
+        ends = np.cumsum([0, *map(len, data)], dtype=np.int64)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(everything)]
+        self._data = data
+        self._searched: dict[str, np.ndarray] = {}
+        self._column = pa.Array.from_buffers(pa.large_string(), len(data), buffers)
+        self._wide = () if everything.isascii() else [i for i, row in enumerate(data) if not row.isascii()]
+
+    def candidates(self, rule: Callable[[Any], str | None]) -> Sequence[int]:
+        """The places of the batch at which a rule can find something, in order."""
+        if not isinstance(rule, Marked):
+            return range(len(self._data))
+        found = np.zeros(len(self._data), bool)
+        for pattern in rule.patterns:
+            if pattern not in self._searched:
+                hits = pc.match_substring_regex(self._column, pattern)
+                self._searched[pattern] = hits.to_numpy(zero_copy_only=False)
+            found |= self._searched[pattern]
+        data = self._data
+        if rule.marks:
+            found[[i for i in self._wide if any(mark in data[i] for mark in rule.marks)]] = True
+        return np.flatnonzero(found).tolist()
+
+
+def _columns(data: bytearray, width: int) -> np.ndarray:
+    return np.frombuffer(bytes(data), np.uint8).reshape(-1, width)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the collector of cycles away: rows are trees, and it would look through all facts again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def survey_split(
+    name: str,
+    dataset: Dataset,
+    contract: Contract,
+    normaliser: str,
+    lent: Instruments,
+    progress: Progress | None = None,
+) -> SplitSurvey:
+    """Read one split once and return its facts. Raises what the reader raises for files that cannot be read at all."""
+    report = progress or silent
+    seen = _Collector(contract, dataset.kind, normaliser, lent)
+    with _uncollected():
+        for batch in dataset.record_batches():
+            seen.add(batch)
+            report(len(seen.rows), None, f"audit {name}")
+    report(len(seen.rows), len(seen.rows), f"audit {name}")
+    return SplitSurvey(
+        name=name,
+        dataset=dataset,
+        rows=np.asarray(seen.rows, np.int64),
+        lines=np.asarray(seen.lines, np.int64),
+        files=np.asarray(seen.files, np.int64),
+        ids=_columns(seen.ids, 32),
+        keys=_columns(seen.keys, 32),
+        asked=_columns(seen.asked, 16),
+        learned=_columns(seen.learned, 16),
+        tokens=np.asarray(seen.tokens, np.int64).reshape(-1, 4),
+        faults=seen.faults,
+        broken=seen.broken,
+        judged=seen.judged,
+        missing=seen.missing,
+        hits=seen.hits,
+        facts=seen.facts,
+        rates=np.asarray(seen.rates, np.float64),
+        sample=seen.sample.texts() if seen.sample is not None else [],
+        quarantined=dataset.quarantined(),
+        rows_in=dataset.rows_in,
+        has_extra=seen.has_extra,
+    )

@@ -1,0 +1,80 @@
+"""What a report needs of a manifest that came from elsewhere: its shape, checked before anything is made of it.
+
+`manifests.loaded` checks what a trainer relies on; this is the rest of what a page shows. A field that is not there is
+fine where the page can do without; one of another type is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from manifests.errors import BadInputError
+
+NUMBER = (int, float)
+# A type or a tuple of types; a mapping of fields ("?" at the end: may be left out or null); a list of one such shape.
+_FILE = {"path": str, "sha256": str, "bytes?": int, "rows?": int}
+MANIFEST: Mapping[str, Any] = {
+    "policy": {"name": str, "digest": str, "text?": str},
+    "created?": str,
+    "key?": str,
+    "supersedes?": str,
+    "sources?": [{**_FILE, "split": str}],
+    "side_files?": [_FILE],
+    "stages?": [str],
+    "parents?": [str],
+    "not_checked?": [str],
+    "funnel?": [
+        {
+            "stage": str,
+            "rows_in?": int,
+            "rows_out?": int,
+            "removed?": {"*": int},
+            "quarantined?": int,
+            "repeated?": int,
+        }
+    ],
+    "checks": [{"severity?": str, "n?": NUMBER}],
+    "disjoint?": [{"n_a?": int, "n_b?": int}],
+    "benchmarks?": [{"name": str, "items": int}],
+    "splits": {
+        "*": {
+            "quarantined?": int,
+            "key?": {"count?": int},
+            "tokenized?": {"tokens": int, "supervised": int, "rows": int, "truncated_rows": int},
+        }
+    },
+    "env?": {},
+}
+
+
+def check_shape(body: Mapping[str, Any], origin: str) -> None:
+    """Raise BadInputError naming the first field of a manifest that a report cannot read."""
+    fault = _fault(body, MANIFEST, "")
+    if fault:
+        raise BadInputError("the manifest is damaged", seen=f"{origin}: {fault}", next="copy it again from its source")
+
+
+def _fault(value: Any, shape: Any, where: str) -> str:
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return where
+        return next(filter(None, (_fault(one, shape[0], f"{where}[{i}]") for i, one in enumerate(value))), "")
+    if not isinstance(shape, Mapping):
+        wrong = not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool)
+        return where if wrong else ""
+    if not isinstance(value, Mapping):
+        return where
+    if "*" in shape:
+        return next(
+            filter(None, (_fault(one, shape["*"], f"{where}.{str(name)[:40]}") for name, one in value.items())), ""
+        )
+    for name, inner in shape.items():
+        field = name.removesuffix("?")
+        if value.get(field) is None:
+            if name == field:
+                return f"{where}.{field}"
+            continue
+        if fault := _fault(value[field], inner, f"{where}.{field}"):
+            return fault
+    return ""

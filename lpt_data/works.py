@@ -1,0 +1,80 @@
+"""What each data command does to its files, as work that is ready to run: the commands and a recipe call the same.
+
+A function here opens the files and settles the config, so it raises what they raise; it writes nothing and reads no
+more than the first rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lpt_data.config import DedupConfig
+from lpt_data.dataset import Dataset
+from lpt_data.stage import Work
+
+if TYPE_CHECKING:
+    from lpt_data.contamination.items import Benchmarks
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows as a command names them: files, and how they are read where the columns do not say it."""
+
+    paths: tuple[str, ...]
+    layout: str | None = None
+    text_column: str = "text"
+
+    def open(self, kind: str | None = None) -> Dataset:
+        """Open the files as one dataset."""
+        return Dataset.open(self.paths, kind=kind, layout=self.layout, text_column=self.text_column)
+
+    def beside(self, paths: Sequence[str]) -> Dataset:
+        """Open other files in the same way."""
+        return replace(self, paths=tuple(paths)).open()
+
+
+def clean(source: Source, chosen: Mapping[str, Any], out: Path) -> Work:
+    """Mend, mask or drop texts; `chosen` are fields of `CleanConfig`, the preset by the kind of rows when left out."""
+    from lpt_data.clean import config_of, decide
+
+    dataset = source.open()
+    preset = {"preset": "web" if dataset.kind == "text" else "sft"}
+    return Work("clean", dataset, config_of(preset | dict(chosen)), decide, (out,), output=str(out))
+
+
+def dedup(
+    source: Source,
+    config: DedupConfig,
+    out: Path,
+    against: Sequence[str] = (),
+    benchmarks: Mapping[str, Sequence[str]] | None = None,
+) -> Work:
+    """Remove duplicates, rows that repeat one of `against` and, in the same read, those that repeat benchmark items."""
+    from lpt_data.dedup import decide
+
+    reference = source.beside(against) if against else None
+    files = reference.files if reference is not None else ()
+    dataset, decided = source.open(), partial(decide, reference=reference, output=out)
+    if not benchmarks:
+        return Work("dedup", dataset, config, decided, (out,), output=str(out), references=files)
+    from lpt_data.contamination import config_for, load_benchmarks
+    from lpt_data.contamination.fused import FusedConfig, fused
+
+    read = load_benchmarks(benchmarks)
+    both = FusedConfig(config, config_for(read, workers=config.workers))
+    return Work("dedup", dataset, both, fused(decided, read), (out,), output=str(out), references=files)
+
+
+def decontaminate(
+    source: Source, benchmarks: Mapping[str, Sequence[str]], out: Path, **chosen: Any
+) -> tuple[Work, Benchmarks]:
+    """Remove rows that repeat benchmark items; `chosen` are fields of `DecontaminateConfig`. Returns the items, too."""
+    from lpt_data.contamination import config_for, decider, load_benchmarks
+
+    dataset, read = source.open(), load_benchmarks(benchmarks)
+    config = config_for(read, **chosen)
+    return Work("decontaminate", dataset, config, decider(read), (out,), output=str(out)), read
