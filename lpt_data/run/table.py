@@ -297,7 +297,7 @@ def _drop(given: Given) -> Work:
 
     options = given.options
     return drop_work(
-        given.source.open(kind=contract_of(options["contract"]).name),
+        given.source.open(kind=contract_of(options["contract"]).kind),
         options["contract"],
         texts(options["check"], f"{given.where}: check"),
         out=given.out,
