@@ -104,7 +104,6 @@ class Spread:
             largest, huge = max(largest, most), huge + many
             self._progress(done, width * parts, "partitions of bands joined")
         unite(parent, np.arange(count), parent)
-        self._parts = []  # the cluster may forget the signatures and the texts
         return Graph(parent, shares, largest, huge)
 
     def outcomes(
