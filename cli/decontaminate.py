@@ -127,11 +127,11 @@ def asked(
     from lpt_data.contamination.perplexity import find_language_model
     from manifests.catalog import Catalog
 
-    engine = semantic = None
+    semantics = semantic = None
     config: dict[str, Any] = {}
     if meant is not None:
         folder = Catalog.open(catalog).directory
-        engine, semantic = chosen(meant[0], folder, ("semantic",), meant[1], None, True, None, None)
+        semantics, semantic = chosen(meant[0], folder, ("semantic",), meant[1], None, True, None, None)
         config["semantic_numbers"] = meant[2]
     read = load_paraphrases(paraphrases, benchmarks) if paraphrases else None
     model = find_language_model(perplexity) if perplexity is not None else None
@@ -140,7 +140,7 @@ def asked(
         "paraphrases": read.sha256 if read else (),
         "perplexity": model.digest if model else "",
     }
-    return Second(engine, read, model), config
+    return Second(semantics, read, model), config
 
 
 def show_contamination(extra: dict[str, Any]) -> None:

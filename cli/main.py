@@ -28,6 +28,7 @@ from cli import (
     recipe,
     report,
     sql,
+    synth,
     tokens,
     train,
 )
@@ -69,6 +70,7 @@ data.app.command("decontaminate", epilog=decontaminate.EXAMPLES)(decontaminate.d
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 data.app.command("drop", epilog=drop.EXAMPLES)(drop.drop)
 data.app.command("pairs", epilog=pairs.EXAMPLES)(pairs.pairs)
+data.app.command("synth", epilog=synth.EXAMPLES)(synth.synth)
 data.app.command("clean", epilog=clean.EXAMPLES)(clean.clean)
 data.app.command("boilerplate", epilog=boilerplate.EXAMPLES)(boilerplate.boilerplate)
 data.app.command("mix", epilog=mix.EXAMPLES)(mix.mix)

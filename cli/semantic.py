@@ -12,7 +12,7 @@ from manifests.errors import UsageError
 
 if TYPE_CHECKING:
     from lpt_data.config import SemanticConfig
-    from lpt_data.semantic.alike import Engine
+    from lpt_data.semantic.alike import Semantics
 
 Embedder = Annotated[
     str,
@@ -64,7 +64,7 @@ def chosen(
     same_numbers: bool,
     exact_limit: int | None,
     rethreshold: float | None,
-) -> tuple[Engine | None, SemanticConfig | None]:
+) -> tuple[Semantics | None, SemanticConfig | None]:
     """What meanings are compared with and how; nothing when they are not.
 
     Raises UsageError for --rethreshold without the method.
@@ -78,14 +78,14 @@ def chosen(
             )
         return None, None
     from lpt_data.config import SemanticConfig
-    from lpt_data.semantic.alike import Engine
+    from lpt_data.semantic.alike import Semantics
     from lpt_data.semantic.models import find_model
     from lpt_data.semantic.vectors import source_of
 
     source = source_of(find_model(embedder), catalog)
     cosine = threshold if rethreshold is None else rethreshold
     config = SemanticConfig(source.digest, cosine, floor, same_numbers, exact_limit)
-    return Engine(source, catalog, kept_only=rethreshold is not None), config
+    return Semantics(source, catalog, kept_only=rethreshold is not None), config
 
 
 def show_weakest(weakest: list[dict[str, Any]] | None, title: str) -> None:

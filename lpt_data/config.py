@@ -113,6 +113,33 @@ class ResponsesConfig:
 
 
 @dataclass(frozen=True)
+class SynthConfig:
+    """Where the answers of a generated file are, who judges them, which of them stay, and what is written beside them.
+
+    A column is named where its name says nothing; "" for what is written beside a row leaves the row's own column.
+    """
+
+    prompt: str | None = None  # column
+    completion: str | None = None  # column of an answer or a list of answers; several with a comma between
+    answer: str | None = None  # column of what the verifier compares with
+    verifier: str = ""  # "": the column `verifier` of each row
+    keep: Literal["all", "one", "shortest"] = "all"  # of the passing answers to a prompt
+    seed: int = 0  # of the choice of one
+    max_keep_ratio: float = 1.0  # kept answers to a prompt by its attempts, 0..1; one may always stay
+    least_rate: float = 0.0  # pass rate of a prompt, 0..1, under which it is too hard
+    most_rate: float = 1.0  # and over which it is too easy
+    generator: str = ""
+    generator_revision: str = ""
+    prompt_id: str = ""
+    source: str = ""
+    sampling: str = ""
+    licence: str = ""
+    terms: str = ""
+    depth: int | None = None
+    requests: tuple[str, ...] = ()  # sha256 of the files of requests
+
+
+@dataclass(frozen=True)
 class CleanConfig:
     """Which rules look at a text, with which thresholds, and what becomes of personal data and secrets."""
 

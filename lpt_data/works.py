@@ -19,7 +19,7 @@ from lpt_data.stage import Work
 if TYPE_CHECKING:
     from lpt_data.contamination import Second
     from lpt_data.contamination.items import Benchmarks
-    from lpt_data.semantic.alike import Engine
+    from lpt_data.semantic.alike import Semantics
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,17 @@ def dedup(
     out: Path,
     against: Sequence[str] = (),
     benchmarks: Mapping[str, Sequence[str]] | None = None,
-    engine: Engine | None = None,
+    semantics: Semantics | None = None,
 ) -> Work:
     """Remove duplicates, rows that repeat one of `against` and, in the same read, those that repeat benchmark items.
 
-    The method `semantic` needs an `engine`.
+    The method `semantic` needs `semantics`, an embedder and where its vectors are kept.
     """
     from lpt_data.dedup import decide
 
     reference = source.beside(against) if against else None
     files = reference.files if reference is not None else ()
-    dataset, decided = source.open(), partial(decide, reference=reference, output=out, engine=engine)
+    dataset, decided = source.open(), partial(decide, reference=reference, output=out, semantics=semantics)
     if not benchmarks:
         return Work("dedup", dataset, config, decided, (out,), output=str(out), references=files)
     from lpt_data.contamination import config_for, load_benchmarks

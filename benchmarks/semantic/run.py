@@ -34,7 +34,7 @@ from lpt_data.dataset import Dataset  # noqa: E402
 from lpt_data.dedup import decide  # noqa: E402
 from lpt_data.progress import silent  # noqa: E402
 from lpt_data.semantic import embed, neighbours  # noqa: E402
-from lpt_data.semantic.alike import Engine  # noqa: E402
+from lpt_data.semantic.alike import Semantics  # noqa: E402
 from lpt_data.semantic.models import find_model  # noqa: E402
 from lpt_data.semantic.numbers import numbers_in  # noqa: E402
 from lpt_data.semantic.vectors import distinct_texts, source_of, vectors_of  # noqa: E402
@@ -103,12 +103,12 @@ def judged(gone: set[int], cosine: np.ndarray, pairs: int, at: float) -> dict:
     }
 
 
-def ours(path: Path, engine: Engine, at: float, same_numbers: bool) -> tuple[set[int], float]:
+def ours(path: Path, semantics: Semantics, at: float, same_numbers: bool) -> tuple[set[int], float]:
     config = DedupConfig(
-        method=("semantic",), semantic=SemanticConfig(engine.source.digest, at, 0.75, same_numbers), workers=1
+        method=("semantic",), semantic=SemanticConfig(semantics.source.digest, at, 0.75, same_numbers), workers=1
     )
     began = time.process_time()
-    result = decide(Dataset.open([str(path)]), config, silent, engine=engine)
+    result = decide(Dataset.open([str(path)]), config, silent, semantics=semantics)
     return set(result.decisions["row"].to_pylist()), time.process_time() - began
 
 
@@ -174,15 +174,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         catalog = given.catalog or Path(folder)
         model = find_model("minilm")
-        engine = Engine(source_of(model, catalog, "cpu"), catalog)
-        vectors, cosine = cosine_of(texts, engine.source)
+        semantics = Semantics(source_of(model, catalog, "cpu"), catalog)
+        vectors, cosine = cosine_of(texts, semantics.source)
         path = Path(folder) / "rows.jsonl"
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        ours(path, engine, 0.9, True)  # kernels compiled, pairs kept
+        ours(path, semantics, 0.9, True)  # kernels compiled, pairs kept
         told = []
         for at in THRESHOLDS:
-            plain, seconds = ours(path, engine, at, False)
-            guarded, _ = ours(path, engine, at, True)
+            plain, seconds = ours(path, semantics, at, False)
+            guarded, _ = ours(path, semantics, at, True)
             peer, other = theirs(texts, vectors, at)
             told.append(
                 {
@@ -206,7 +206,7 @@ def main() -> None:
             "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
             "texts": len(texts),
             "known_pairs": pairs,
-            "embedder": {**engine.source.model.told(), **rate(model, train[: given.sample])},
+            "embedder": {**semantics.source.model.told(), **rate(model, train[: given.sample])},
             "thresholds": told,
             "all_pairs": {
                 "vectors": len(vectors),

@@ -31,7 +31,7 @@ from lpt_data.contamination.items import Benchmarks
 from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress
 from lpt_data.record_text import all_text, prompt_text
-from lpt_data.semantic.alike import Alike, Engine, find_alike
+from lpt_data.semantic.alike import Alike, Semantics, find_alike
 from lpt_data.semantic.numbers import numbers_in
 from lpt_data.stage import StageResult
 from manifests import decisions
@@ -82,7 +82,7 @@ def views_of(dataset: Dataset, progress: Progress) -> tuple[list[View], np.ndarr
 
 
 def hits_of(
-    views: Sequence[View], benchmarks: Benchmarks, config: SemanticConfig, engine: Engine, progress: Progress
+    views: Sequence[View], benchmarks: Benchmarks, config: SemanticConfig, semantics: Semantics, progress: Progress
 ) -> tuple[Hits, dict[str, Any]]:
     """Return which views mean what which item asks or says, and what the search had to tell."""
     items = [(i, _ASK, item.question) for i, item in enumerate(benchmarks.items)]
@@ -90,7 +90,7 @@ def hits_of(
     items = [one for one in items if one[2].strip()]
     texts = [text.encode("utf-8", "replace") for _, _, text in items]
     texts += [view.text.encode("utf-8", "replace") for view in views]
-    alike = find_alike(texts, np.arange(len(texts)) >= len(items), config, engine, progress)
+    alike = find_alike(texts, np.arange(len(texts)) >= len(items), config, semantics, progress)
     of_item, of_view, score = _met(alike, len(items))
     fits = np.array(
         [items[i][1] in views[v].sides for i, v in zip(of_item.tolist(), of_view.tolist(), strict=True)], bool
@@ -134,13 +134,13 @@ def added(
     dataset: Dataset,
     benchmarks: Benchmarks,
     config: DecontaminateConfig,
-    engine: Engine,
+    semantics: Semantics,
     progress: Progress,
 ) -> StageResult:
     """Return a decontamination with the rows that went for their meaning alone, and with what the opinion tells."""
     assert config.semantic is not None
     views, ids = views_of(dataset, progress)
-    hits, search = hits_of(views, benchmarks, config.semantic, engine, progress)
+    hits, search = hits_of(views, benchmarks, config.semantic, semantics, progress)
     gone = np.zeros(dataset.rows_in, bool)
     gone[result.decisions["row"].to_numpy()] = True
     over = hits.over(config.semantic.threshold, config.semantic_numbers)

@@ -24,7 +24,7 @@ from lpt_data.contamination.judge import Stops, pairs_of, removes
 from lpt_data.contamination.meaning import GRID, Hits, View, hits_of
 from lpt_data.contamination.scan import scan
 from lpt_data.progress import Progress
-from lpt_data.semantic.alike import Engine
+from lpt_data.semantic.alike import Semantics
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError
 from manifests.intervals import wilson
@@ -108,16 +108,16 @@ def measured(
     ngrams: tuple[np.ndarray, np.ndarray],
     benchmarks: Benchmarks,
     config: DecontaminateConfig,
-    engine: Engine | None,
+    semantics: Semantics | None,
     progress: Progress,
 ) -> list[dict[str, Any]]:
-    """Return recall and precision for each benchmark, by n-grams and, with an engine, by meaning too."""
+    """Return recall and precision for each benchmark, by n-grams and, with an embedder, by meaning too."""
     own = np.array(paraphrases.items, np.int64)
     of = np.array([benchmarks.items[i].benchmark for i in paraphrases.items], np.int64)
     hits = None
-    if engine is not None and config.semantic is not None:
+    if semantics is not None and config.semantic is not None:
         views = [View(k, text, (0, 1)) for k, text in enumerate(paraphrases.texts)]
-        hits, _ = hits_of(views, benchmarks, config.semantic, engine, progress)
+        hits, _ = hits_of(views, benchmarks, config.semantic, semantics, progress)
     found = []
     for number in range(len(benchmarks.benchmarks)):
         mine = of == number

@@ -71,7 +71,7 @@ def config_for(benchmarks: Benchmarks, **settings: Any) -> DecontaminateConfig:
 class Second:
     """What a run is asked beside n-grams."""
 
-    engine: alike.Engine | None = None  # compares meanings, as `config.semantic` says
+    semantics: alike.Semantics | None = None  # compares meanings, as `config.semantic` says
     paraphrases: Paraphrases | None = None  # canaries
     model: LanguageModel | None = None  # asked which items it finds unusually likely
 
@@ -119,13 +119,13 @@ def decided(
         _ask_model(second, second.model, benchmarks, extra["benchmarks"], progress)
     if second.paraphrases is not None:
         seen = caught_by_ngrams(second.paraphrases, index, judged.stops, config)
-        rates = measured(second.paraphrases, seen, benchmarks, config, second.engine, progress)
+        rates = measured(second.paraphrases, seen, benchmarks, config, second.semantics, progress)
         for told, rate in zip(extra["benchmarks"], rates, strict=True):
             told["canaries"][KIND] = rate
     result = StageResult(_decisions(benchmarks, index, judged), record_ids, extra)
-    if second.engine is None:
+    if second.semantics is None:
         return result
-    return added(result, dataset, benchmarks, config, second.engine, progress)
+    return added(result, dataset, benchmarks, config, second.semantics, progress)
 
 
 def _ask_model(

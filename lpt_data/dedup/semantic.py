@@ -22,7 +22,7 @@ from lpt_data.dedup.rows import Rows
 from lpt_data.dedup.witness import id_ranks
 from lpt_data.progress import Progress
 from lpt_data.semantic import numbers
-from lpt_data.semantic.alike import Alike, Engine, find_alike
+from lpt_data.semantic.alike import Alike, Semantics, find_alike
 from lpt_data.semantic.alike import check as check_settings
 from lpt_data.semantic.cache import as_words
 from manifests.errors import UsageError
@@ -47,10 +47,12 @@ class Pairs:
         return int(self.positions[self.alike.texts.first[place]])
 
 
-def pairs_of(rows: Rows, positions: np.ndarray, config: SemanticConfig, engine: Engine, progress: Progress) -> Pairs:
+def pairs_of(
+    rows: Rows, positions: np.ndarray, config: SemanticConfig, semantics: Semantics, progress: Progress
+) -> Pairs:
     """Find which of some rows (ascending positions) mean alike."""
     texts = [rows.text(position) for position in positions.tolist()]
-    return Pairs(find_alike(texts, positions < rows.references, config, engine, progress), positions, config)
+    return Pairs(find_alike(texts, positions < rows.references, config, semantics, progress), positions, config)
 
 
 class Meaning(NamedTuple):
@@ -99,13 +101,13 @@ class Near(Protocol):
         ...
 
 
-def check(config: DedupConfig, engine: Engine | None) -> None:
-    """Raise UsageError for the method without its settings or an engine, and for values that make no sense."""
-    if ("semantic" in config.method) != (config.semantic is not None) or (config.semantic and not engine):
+def check(config: DedupConfig, semantics: Semantics | None) -> None:
+    """Raise UsageError for the method without its settings or an embedder, and for values that make no sense."""
+    if ("semantic" in config.method) != (config.semantic is not None) or (config.semantic and not semantics):
         raise UsageError(
-            "the method semantic comes with its settings and an engine",
+            "the method semantic comes with its settings and an embedder",
             seen=f"method {','.join(config.method)}",
-            next="DedupConfig(method=('semantic',), semantic=SemanticConfig(…)) and decide(…, engine=…)",
+            next="DedupConfig(method=('semantic',), semantic=SemanticConfig(…)) and decide(…, semantics=…)",
         )
     if config.semantic is not None:
         check_settings(config.semantic)

@@ -42,13 +42,13 @@ def decide(
     *,
     reference: Dataset | None = None,
     output: Path | None = None,
-    engine: alike.Engine | None = None,
+    semantics: alike.Semantics | None = None,
 ) -> StageResult:
     """Find the duplicates of a dataset: `lpt_data.stage.run_stage` writes what stays.
 
     Rows that repeat one of `reference` go on its account; its own rows are compared with nothing and never go. What
     does not fit in the memory given lies in a nameless file beside `output` (None: in the folder of temporary files).
-    The method `semantic` needs an `engine`: an embedder, and where its vectors are kept.
+    The method `semantic` needs `semantics`: an embedder, and where its vectors are kept.
 
     Raises UsageError for a method, policy, threshold or size that makes no sense, BadInputError when the memory is not
     enough even so, or the disk.
@@ -56,7 +56,7 @@ def decide(
     from lpt_data.dedup.predict import count_rows, foretold
 
     bands = check(config)
-    semantic.check(config, engine)
+    semantic.check(config, semantics)
     told = foretold(dataset, config, output or Path("out.jsonl"), reference)
     scheme = Scheme(config.ngram, bands.num_perm if bands else 0, config.seed)
     with ExitStack() as stack:
@@ -72,7 +72,7 @@ def decide(
         run, close = threads(config.workers)
         stack.callback(close)
         file = stack.enter_context(Spill(output.parent if output else None))
-        work = Work(config, bands, scheme, run, file, room, spread, engine, progress)
+        work = Work(config, bands, scheme, run, file, room, spread, semantics, progress)
         result = _decide(dataset, reference, work)
         result.extra.update(told)
         return result
@@ -89,7 +89,7 @@ class Work:
     spill: Spill
     budget: Room
     spread: Spread | None = None  # over a cluster; None: threads of this process
-    engine: alike.Engine | None = None  # of the method semantic
+    semantics: alike.Semantics | None = None  # of the method semantic
     progress: Progress = silent
 
 
@@ -225,9 +225,9 @@ def find(rows: Rows, work: Work, tie: np.ndarray | None = None) -> tuple[Removal
         return found
 
     leads = np.flatnonzero((same.leader == np.arange(total)) & ~same.empty)
-    if work.config.semantic is None or work.engine is None:
+    if work.config.semantic is None or work.semantics is None:
         return _removals(same, near(leads, rank), np.zeros(total, bool), work.config, rows.references), counts
-    pairs = semantic.pairs_of(rows, leads, work.config.semantic, work.engine, work.progress)
+    pairs = semantic.pairs_of(rows, leads, work.config.semantic, work.semantics, work.progress)
     settled = semantic.settle(rows, pairs, rank, near)
     found = Near(settled.witness, settled.score, settled.matched)
     removals = _removals(same, found, settled.meant, work.config, rows.references)

@@ -12,7 +12,7 @@ from lpt_data.option_values import config_of, text
 from manifests.errors import UsageError
 
 if TYPE_CHECKING:
-    from lpt_data.semantic.alike import Engine
+    from lpt_data.semantic.alike import Semantics
     from manifests.catalog import Catalog
 
 
@@ -36,17 +36,17 @@ def semantic_config(options: Mapping[str, Any], methods: tuple[str, ...], where:
     return config
 
 
-def with_engine(
+def with_semantics(
     config: DedupConfig, options: Mapping[str, Any], where: str, path: Callable[[str], str], catalog: Catalog
-) -> tuple[DedupConfig, Engine | None]:
+) -> tuple[DedupConfig, Semantics | None]:
     """Return the config with the identity of its embedder, and what meanings are compared with."""
     if config.semantic is None:
         return config, None
-    from lpt_data.semantic.alike import Engine
+    from lpt_data.semantic.alike import Semantics
     from lpt_data.semantic.models import DEFAULT, find_model
     from lpt_data.semantic.vectors import source_of
 
     named = text(options.get("embedder", DEFAULT), f"{where}: embedder")
     model = find_model(path(named) if Path(path(named)).is_dir() else named)
-    engine = Engine(source_of(model, catalog.directory), catalog.directory)
-    return replace(config, semantic=replace(config.semantic, embedder=engine.source.digest)), engine
+    semantics = Semantics(source_of(model, catalog.directory), catalog.directory)
+    return replace(config, semantic=replace(config.semantic, embedder=semantics.source.digest)), semantics

@@ -16,7 +16,7 @@ from lpt_data import works
 from lpt_data.config import BoilerplateConfig, CleanConfig, DecontaminateConfig, DedupConfig, PairsConfig, SplitConfig
 from lpt_data.option_values import config_of, text, texts
 from lpt_data.progress import Progress
-from lpt_data.run.meaning import semantic_config, with_engine
+from lpt_data.run.meaning import semantic_config, with_semantics
 from lpt_data.stage import StageReport, Work
 from lpt_data.works import Source
 from manifests.errors import UsageError
@@ -155,8 +155,8 @@ def _dedup_places(options: Options) -> tuple[int, int]:
 
 def _dedup(given: Given) -> Work:
     config = _dedup_config(given.options, given.where)
-    config, engine = with_engine(config, given.options, given.where, given.path, given.catalog)
-    return works.dedup(given.source, config, given.out, given.paths("against"), given.benchmarks(), engine)
+    config, semantics = with_semantics(config, given.options, given.where, given.path, given.catalog)
+    return works.dedup(given.source, config, given.out, given.paths("against"), given.benchmarks(), semantics)
 
 
 def _decontaminate_config(options: Options, where: str) -> DecontaminateConfig:
@@ -297,7 +297,7 @@ def _drop(given: Given) -> Work:
 
     options = given.options
     return drop_work(
-        given.source.open(kind=contract_of(options["contract"]).name),
+        given.source.open(kind=contract_of(options["contract"]).kind),
         options["contract"],
         texts(options["check"], f"{given.where}: check"),
         out=given.out,

@@ -33,7 +33,7 @@ _SCHEMA = pa.schema([("a", pa.int32()), ("b", pa.int32()), ("same", pa.bool_()),
 
 
 @dataclass(frozen=True)
-class Engine:
+class Semantics:
     """What a run compares meanings with."""
 
     source: Source
@@ -79,7 +79,7 @@ def check(config: SemanticConfig) -> float:
 
 
 def find_alike(
-    texts: list[bytes], outside: np.ndarray, config: SemanticConfig, engine: Engine, progress: Progress
+    texts: list[bytes], outside: np.ndarray, config: SemanticConfig, semantics: Semantics, progress: Progress
 ) -> Alike:
     """Find the pairs of texts (UTF-8) that mean alike; those marked in ``outside`` are not compared with each other.
 
@@ -89,17 +89,17 @@ def find_alike(
     floor = check(config)
     distinct = distinct_texts(texts, outside)
     exact_limit = config.exact_limit
-    name = hashlib.sha256(f"lpt-pairs/1 {engine.source.digest} {exact_limit} {distinct.inside}\0".encode())
+    name = hashlib.sha256(f"lpt-pairs/1 {semantics.source.digest} {exact_limit} {distinct.inside}\0".encode())
     name.update(np.ascontiguousarray(distinct.keys).data)
-    path = engine.catalog / "pairs" / f"{name.hexdigest()[:16]}.parquet"
-    kept = _load(path, config.threshold if engine.kept_only else floor)
+    path = semantics.catalog / "pairs" / f"{name.hexdigest()[:16]}.parquet"
+    kept = _load(path, config.threshold if semantics.kept_only else floor)
     if isinstance(kept, Alike):
         again = {"pairs_reused": True, "embedded": 0, "embedding_seconds": 0.0}
         return Alike(distinct, kept.a, kept.b, kept.same, kept.score, {**kept.told, **again})
-    if engine.kept_only:
+    if semantics.kept_only:
         raise _no_pairs(kept, config.threshold)
-    vectors = vectors_of(texts, distinct, engine.source, progress)
-    a, b, same, score, how = _search(vectors.vectors, distinct.inside, floor, config, engine, progress)
+    vectors = vectors_of(texts, distinct, semantics.source, progress)
+    a, b, same, score, how = _search(vectors.vectors, distinct.inside, floor, config, semantics, progress)
     told = {**vectors.told, "search": how, "pairs_file": str(path), "floor": floor, "pairs_reused": False}
     found = Alike(distinct, a, b, same, score, told)
     _save(path, found)
@@ -107,7 +107,7 @@ def find_alike(
 
 
 def _search(
-    vectors: np.ndarray, inside: int, floor: float, config: SemanticConfig, engine: Engine, progress: Progress
+    vectors: np.ndarray, inside: int, floor: float, config: SemanticConfig, semantics: Semantics, progress: Progress
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
     """Compare one text of each distinct vector; a vector of zeros resembles nothing."""
     if not vectors.shape[1]:  # no texts
@@ -122,7 +122,7 @@ def _search(
         vectors[lead],
         floor,
         queries=int(np.count_nonzero(lead < inside)),
-        device=engine.source.device,
+        device=semantics.source.device,
         exact_limit=config.exact_limit,
         tell=lambda done, total: progress(done, total, "vectors compared"),
     )

@@ -71,6 +71,10 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
         DATA | {"rows_behind"},
     ),
     "data pairs": ("prefs.jsonl --calibration 4 --hidden-test 4 --out pairs", DATA | {"splits", "disjoint"}),
+    "data synth": (
+        "samples.jsonl --verifier math --generator tiny --generator-revision 1 --prompt-id plain --out made.jsonl",
+        DATA | {"answers", "prompts", "sources"},
+    ),
     "admit": (
         "sums --contract rlvr --train splits/train.jsonl --test splits/test.jsonl --key countdown --out sums",
         ADMISSION,
@@ -134,6 +138,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
     turns = [{"role": "user", "content": "say one"}, {"role": "assistant", "content": "one"}]
     (folder / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 2)
+    samples = [{"question": f"{n} + 1?", "completions": [f"#### {n + 1}", "#### 0"], "answer": n + 1} for n in range(9)]
+    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in samples))
     pairs = [
         {"prompt": turn("user", f"say {n}"), "chosen": turn("assistant", str(n)), "rejected": turn("assistant", "no")}
         for n in range(20)

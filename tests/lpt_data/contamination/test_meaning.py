@@ -19,7 +19,7 @@ from lpt_data.contamination.paraphrases import load_paraphrases
 from lpt_data.dataset import Dataset
 from lpt_data.progress import silent
 from lpt_data.report.contamination import write_contamination
-from lpt_data.semantic.alike import Engine
+from lpt_data.semantic.alike import Semantics
 from lpt_data.semantic.models import find_model
 from lpt_data.semantic.vectors import source_of
 from lpt_data.stage import run_stage
@@ -39,10 +39,10 @@ PARAPHRASES = [
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+def semantics(tmp_path_factory: pytest.TempPathFactory) -> Semantics:
     folder = tmp_path_factory.mktemp("embedder")
     model = find_model(str(static_model(folder / "m", dimension=64, **SAME)))
-    return Engine(source_of(model, folder / "catalog"), folder / "catalog")
+    return Semantics(source_of(model, folder / "catalog"), folder / "catalog")
 
 
 def put(path: Path, rows: list[dict]) -> str:
@@ -51,21 +51,25 @@ def put(path: Path, rows: list[dict]) -> str:
 
 
 def run(
-    tmp_path: Path, engine: Engine | None, rows: list[dict], numbers: float = 0.66, canaries: list[dict] | None = None
+    tmp_path: Path,
+    semantics: Semantics | None,
+    rows: list[dict],
+    numbers: float = 0.66,
+    canaries: list[dict] | None = None,
 ) -> tuple[dict[int, dict], dict[str, Any]]:
     dataset = Dataset.open([put(tmp_path / "rows.jsonl", rows)])
     benchmarks = load_benchmarks({"b": [put(tmp_path / "bench.jsonl", ITEMS)]})
     read = load_paraphrases([Path(put(tmp_path / "p.jsonl", canaries))], benchmarks) if canaries else None
-    semantic = SemanticConfig(engine.source.digest, 0.95) if engine else None
+    semantic = SemanticConfig(semantics.source.digest, 0.95) if semantics else None
     config = config_for(benchmarks, semantic=semantic, semantic_numbers=numbers, workers=1)
-    result = decider(benchmarks, Second(engine, read))(dataset, config, silent)
+    result = decider(benchmarks, Second(semantics, read))(dataset, config, silent)
     check_conservation(dataset.rows_in, result, dataset.quarantined())
     return {row["row"]: row for row in result.decisions.to_pylist()}, result.extra
 
 
-def test_a_paraphrase_goes_and_names_its_item(tmp_path: Path, engine: Engine) -> None:
+def test_a_paraphrase_goes_and_names_its_item(tmp_path: Path, semantics: Semantics) -> None:
     rows = [{"text": text} for text in [*PARAPHRASES, "run away dog", ITEMS[2]["question"] + " and more of it"]]
-    gone, extra = run(tmp_path, engine, rows)
+    gone, extra = run(tmp_path, semantics, rows)
     assert {row: d["reason"] for row, d in gone.items()} == {
         0: "benchmark_semantic",
         1: "benchmark_semantic",
@@ -83,45 +87,45 @@ def test_a_paraphrase_goes_and_names_its_item(tmp_path: Path, engine: Engine) ->
     assert set(run(tmp_path, None, rows)[0]) == {3}
 
 
-def test_other_numbers_are_another_problem(tmp_path: Path, engine: Engine) -> None:
+def test_other_numbers_are_another_problem(tmp_path: Path, semantics: Semantics) -> None:
     other = PARAPHRASES[0].replace("12", "13").replace("7 ", "9 ")
     half = PARAPHRASES[0].replace("12", "13")
     rows = [{"text": text} for text in (PARAPHRASES[0], half, other)]
-    assert set(run(tmp_path, engine, rows)[0]) == {0}
-    assert set(run(tmp_path, engine, rows, numbers=0.5)[0]) == {0, 1}
-    gone, extra = run(tmp_path, engine, rows, numbers=0.0)
+    assert set(run(tmp_path, semantics, rows)[0]) == {0}
+    assert set(run(tmp_path, semantics, rows, numbers=0.5)[0]) == {0, 1}
+    gone, extra = run(tmp_path, semantics, rows, numbers=0.0)
     assert set(gone) == {0, 1, 2}
     (at,) = [one for one in extra["semantic"]["by_threshold"] if one["threshold"] == 0.95]
     assert at["rows_by_meaning_alone"] == 3
 
 
-def test_like_is_compared_with_like(tmp_path: Path, engine: Engine) -> None:
+def test_like_is_compared_with_like(tmp_path: Path, semantics: Semantics) -> None:
     """What a chat asks is compared with the question, whatever it answers; its answer alone is no evidence."""
     asked = [{"role": "user", "content": PARAPHRASES[1]}, {"role": "assistant", "content": "cat " * 40}]
     answered = [{"role": "user", "content": "ran " * 40}, {"role": "assistant", "content": PARAPHRASES[1]}]
-    gone, _ = run(tmp_path, engine, [{"messages": asked}, {"messages": answered}])
+    gone, _ = run(tmp_path, semantics, [{"messages": asked}, {"messages": answered}])
     assert set(gone) == {0}
 
 
-def test_equal_texts_are_found_too(tmp_path: Path, engine: Engine) -> None:
+def test_equal_texts_are_found_too(tmp_path: Path, semantics: Semantics) -> None:
     short = "pay her dollars"  # three words: n-grams see it only in a row that says nothing else
     ITEMS.append({"question": short, "answer": "#### 0"})
     try:
-        gone, extra = run(tmp_path, engine, [{"text": short.upper()}, {"text": "dollars pay her"}])
+        gone, extra = run(tmp_path, semantics, [{"text": short.upper()}, {"text": "dollars pay her"}])
     finally:
         ITEMS.pop()
     assert {row: d["reason"] for row, d in gone.items()} == {0: "benchmark_overlap", 1: "benchmark_semantic"}
     assert extra["semantic"]["rows_hit"] == 2
 
 
-def test_recall_and_precision_of_paraphrases(tmp_path: Path, engine: Engine) -> None:
+def test_recall_and_precision_of_paraphrases(tmp_path: Path, semantics: Semantics) -> None:
     canaries = [
         {"item": 0, "paraphrase": PARAPHRASES[0]},
         {"item": 1, "text": PARAPHRASES[0]},  # of another item than it says: found for item 0 alone
         {"item": 2, "question": "mat mat car"},
         {"item": 1, "paraphrase": PARAPHRASES[1]},
     ]
-    _, extra = run(tmp_path, engine, [{"text": "red"}], canaries=canaries)
+    _, extra = run(tmp_path, semantics, [{"text": "red"}], canaries=canaries)
     told = extra["benchmarks"][0]["canaries"]["paraphrase"]
     assert (told["planted"], told["found"], told["recall"]) == (4, 2, 0.5)
     assert told["by_ngrams"]["found"] == 0
@@ -169,14 +173,14 @@ def test_a_share_of_numbers_is_a_share(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["r.md", "r.html", "r.json"])
-def test_the_report_shows_row_beside_item(tmp_path: Path, engine: Engine, form: str) -> None:
+def test_the_report_shows_row_beside_item(tmp_path: Path, semantics: Semantics, form: str) -> None:
     rows = [{"text": PARAPHRASES[0] + " <script>alert(1)\x1b[31m"}, {"text": "dog"}]
     dataset = Dataset.open([put(tmp_path / "rows.jsonl", rows)])
     benchmarks = load_benchmarks({"b": [put(tmp_path / "bench.jsonl", ITEMS)]})
-    config = config_for(benchmarks, semantic=SemanticConfig(engine.source.digest, 0.9), workers=1)
+    config = config_for(benchmarks, semantic=SemanticConfig(semantics.source.digest, 0.9), workers=1)
     catalog = Catalog.open(tmp_path / "c")
     ran = run_stage(
-        "decontaminate", dataset, config, decider(benchmarks, Second(engine)), output=tmp_path / "o.jsonl",
+        "decontaminate", dataset, config, decider(benchmarks, Second(semantics)), output=tmp_path / "o.jsonl",
         catalog=catalog,
     )  # fmt: skip
     assert ran.body["removed"] == {"benchmark_semantic": 1}

@@ -13,7 +13,7 @@ from lpt_data.config import DedupConfig, SemanticConfig
 from lpt_data.progress import silent
 from lpt_data.report.stage_story import stage_story
 from lpt_data.report.write import write
-from lpt_data.semantic.alike import Engine
+from lpt_data.semantic.alike import Semantics
 from lpt_data.semantic.models import find_model
 from lpt_data.semantic.vectors import source_of
 from lpt_data.works import Source, dedup
@@ -31,8 +31,8 @@ def test_pairs_of_each_band_are_shown_and_escaped(tmp_path: Path) -> None:
     catalog = Catalog.open(tmp_path / "c")
     source = source_of(find_model(str(static_model(tmp_path / "m", feline="cat"))), catalog.directory)
     config = DedupConfig(method=("semantic",), workers=1, semantic=SemanticConfig(source.digest, 0.9))
-    engine = Engine(source, catalog.directory)
-    work = dedup(Source((str(tmp_path / "rows.jsonl"),)), config, tmp_path / "o.jsonl", engine=engine)
+    semantics = Semantics(source, catalog.directory)
+    work = dedup(Source((str(tmp_path / "rows.jsonl"),)), config, tmp_path / "o.jsonl", semantics=semantics)
     ran = work.run(catalog, silent, dry_run=False, wait=5.0)
     write(tmp_path / "r.html", stage_story(catalog, ran.object_id, ran.body, progress=silent), "html")
     page = (tmp_path / "r.html").read_text()
