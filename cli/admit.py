@@ -19,7 +19,9 @@ from cli.options import (
     Layout,
     MaxLength,
     Policy,
+    Previous,
     Scored,
+    Seeds,
     TextColumn,
     Tokenizer,
     benchmark_paths,
@@ -35,11 +37,12 @@ EXAMPLES = examples(
     "lpt admit gsm8k --contract rlvr --train train.jsonl --test test.jsonl",
     "lpt admit chats --contract sft --train clean.parquet --validation dev.jsonl --tokenizer ./model --max-length 2048",
     "lpt admit sums --contract rlvr --train splits/train.jsonl --test splits/test.jsonl --key countdown --out sums-v1/",
+    "lpt admit made --contract synthetic --train made.jsonl --seeds seeds.jsonl",
     "lpt train grpo --admitted gsm8k:train --model ./model --out runs/first",
 )
 
 # The algorithm that a contract's rows are for, as the line after an admission names it.
-TRAINED_BY = {"sft": "sft", "rlvr": "grpo", "preference": "dpo", "kto": "kto"}
+TRAINED_BY = {"sft": "sft", "synthetic": "sft", "rlvr": "grpo", "preference": "dpo", "kto": "kto"}
 
 
 def admit(
@@ -53,6 +56,8 @@ def admit(
         list[str] | None, typer.Option(help="Files of the test split; repeatable.", show_default=False)
     ] = None,
     benchmark: Benchmarks = None,
+    seeds: Seeds = None,
+    previous: Previous = None,
     against: Against = None,
     policy: Policy = None,
     key: Key = None,
@@ -75,41 +80,48 @@ def admit(
 
     given = {"train": train, "validation": validation or [], "test": test or []}
     opened, progress = Catalog.open(catalog), Progress_()
-    admission = admit_splits(
-        name,
-        contract,
-        {split: paths for split, paths in given.items() if paths},
-        catalog=opened,
-        policy=policy,
-        benchmarks=benchmark_paths(benchmark, catalog),
-        against=against,
-        key=key,
-        encode=encoder(tokenizer),
-        max_length=max_length,
-        verifiers=verifiers(),
-        languages=names_of(languages),
-        pass_rates=scored or None,
-        layout=layout,
-        text_column=text_column,
-        out=out,
-        progress=progress,
-    )
+    with verifiers() as lent:
+        admission = admit_splits(
+            name,
+            contract,
+            {split: paths for split, paths in given.items() if paths},
+            catalog=opened,
+            policy=policy,
+            benchmarks=benchmark_paths(benchmark, catalog),
+            against=against,
+            seeds=seeds,
+            previous=previous,
+            key=key,
+            encode=encoder(tokenizer),
+            max_length=max_length,
+            verifiers=lent,
+            languages=names_of(languages),
+            pass_rates=scored or None,
+            layout=layout,
+            text_column=text_column,
+            out=out,
+            progress=progress,
+        )
     progress.close()
     tell_notes(opened)
-    body = admission.to_json()
     if json:
-        as_json(body)
+        as_json(admission.to_json())
     else:
-        show_admission(body)
+        show_admission(admission.to_json())
         show_checks(admission.checks)
         show_verdict(admission.verdict, admission.checks)
-        if admission.reused:
-            say("admitted before with the same rows and policy; that version stands", style="dim")
-        say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
-        say_next(admission, contract, carried=out is not None)
-        say(f"its page: lpt report {admission.name}@{admission.version}", style="dim")
+        show_place(admission, contract, carried=out is not None)
     tell_head(opened)
     raise typer.Exit(admission.exit_code)
+
+
+def show_place(admission: Admission, contract: str, *, carried: bool) -> None:
+    """Where the admitted splits lie, the command that trains on them, and their page."""
+    if admission.reused:
+        say("admitted before with the same rows and policy; that version stands", style="dim")
+    say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
+    say_next(admission, contract, carried=carried)
+    say(f"its page: lpt report {admission.name}@{admission.version}", style="dim")
 
 
 def show_admission(body: dict) -> None:

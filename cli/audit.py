@@ -17,7 +17,9 @@ from cli.options import (
     Layout,
     MaxLength,
     Policy,
+    Previous,
     Scored,
+    Seeds,
     TextColumn,
     Tokenizer,
     benchmark_paths,
@@ -27,7 +29,8 @@ from cli.options import (
 from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, say, shown, styled, table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from manifests.policy import Check
 
@@ -35,6 +38,7 @@ EXAMPLES = examples(
     "lpt data audit chats.jsonl --contract sft",
     "lpt data audit chats.jsonl --contract sft --tokenizer ./model --max-length 2048",
     "lpt data audit train=train.jsonl test=test.jsonl --contract rlvr --benchmark gsm8k=test.jsonl",
+    "lpt data audit made.jsonl --contract synthetic --seeds seeds.jsonl --benchmark humaneval=HumanEval.jsonl.gz",
     "lpt data audit chats.jsonl --contract sft --languages en,de --rows sft.language.other_share",
     "lpt data audit prompts.jsonl --contract rlvr --scored rollouts.jsonl",
 )
@@ -47,6 +51,8 @@ def audit(
     max_length: MaxLength = None,
     against: Against = None,
     benchmark: Benchmarks = None,
+    seeds: Seeds = None,
+    previous: Previous = None,
     key: Key = None,
     policy: Policy = None,
     languages: Languages = None,
@@ -66,25 +72,28 @@ def audit(
     from lpt_data.audit import contract_of
     from lpt_data.dataset import Dataset
 
-    splits, kind = split_inputs(inputs), contract_of(contract).name
+    splits, kind = split_inputs(inputs), contract_of(contract).kind
     datasets = {
         name: Dataset.open(paths, kind=kind, layout=layout, text_column=text_column) for name, paths in splits.items()
     }
     progress = Progress_()
-    report = run_audit(
-        datasets,
-        contract,
-        encode=encoder(tokenizer),
-        max_length=max_length,
-        verifiers=verifiers(),
-        against=against,
-        benchmarks=benchmark_paths(benchmark, None),
-        key=key,
-        policy=policy,
-        languages=names_of(languages),
-        pass_rates=scored or None,
-        progress=progress,
-    )
+    with verifiers() as lent:
+        report = run_audit(
+            datasets,
+            contract,
+            encode=encoder(tokenizer),
+            max_length=max_length,
+            verifiers=lent,
+            languages=names_of(languages),
+            pass_rates=scored or None,
+            against=against,
+            benchmarks=benchmark_paths(benchmark, None),
+            seeds=seeds,
+            previous=previous,
+            key=key,
+            policy=policy,
+            progress=progress,
+        )
     progress.close()
     if rows is not None:
         show_rows(report.rows(rows), as_object=json)
@@ -123,11 +132,12 @@ def encoder(tokenizer: str | None) -> Any:
     return Renderer(made)
 
 
-def verifiers() -> dict[str, Any]:
-    """The verifiers that will score, by name, so that the gold answers are parsed by the same code."""
-    from lpt_train.rewards import REWARDS
+def verifiers() -> AbstractContextManager[Mapping[str, Any]]:
+    """The verifiers that will score, by name, so that the gold answers are parsed by the same code; each call of one is
+    limited in time and memory."""
+    from lpt_train.rewards.guard import guarded
 
-    return dict(REWARDS)
+    return guarded()
 
 
 def show_checks(checks: Sequence[Check]) -> None:

@@ -14,7 +14,7 @@ from cli.output import Progress_, say, table
 __all__ = ["app", "dedup", "show_dedup", "show_report", "split"]
 
 app = typer.Typer(
-    help="Raw files: clean, dedup, decontaminate, split, mix, audit, drop.",
+    help="Raw files: clean, dedup, boilerplate, decontaminate, split, mix, synth, audit, drop.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.dedup import finish
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, benchmark_paths, examples
 from cli.output import Progress_, say, table
+from cli.semantic import Embedder, chosen, show_embedder
+
+if TYPE_CHECKING:
+    from lpt_data.contamination import Second
+    from lpt_data.contamination.items import Benchmarks
 
 EXAMPLES = examples(
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl",
@@ -18,8 +24,37 @@ EXAMPLES = examples(
     " --out clean.parquet --report contamination.html",
     "lpt data decontaminate chats.jsonl --benchmark gsm8k --out clean.jsonl   # after: lpt data benchmarks add …",
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --coverage 0.7 --dry-run",
+    "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --semantic"
+    " --paraphrases rewritten.jsonl",
     "lpt sql \"select row, witness_id, score, detail from v_decision where reason = 'benchmark_overlap'\"",
 )
+
+
+Semantic = Annotated[
+    bool,
+    typer.Option("--semantic", help="Ask an embedder too: rows that ask an item in other words go as well."),
+]
+MeaningThreshold = Annotated[
+    float, typer.Option(help="Cosine at which a row means what an item means, with --semantic.")
+]
+MeaningNumbers = Annotated[
+    float,
+    typer.Option(help="Share of the item's numbers that such a row names at least; 0: numbers do not matter."),
+]
+Paraphrases = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help='Canaries of the sixth kind: JSON lines such as {"item": 0, "paraphrase": "…"}; repeatable.',
+        show_default=False,
+    ),
+]
+Perplexity = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of a causal language model: name the items that it finds unusually likely. Removes nothing.",
+        show_default=False,
+    ),
+]
 
 
 def decontaminate(
@@ -42,6 +77,12 @@ def decontaminate(
     longest_coverage: Annotated[
         float, typer.Option(help="Share of the question that such a row covers at least.")
     ] = 0.3,
+    semantic: Semantic = False,
+    embedder: Embedder = "minilm",
+    semantic_threshold: MeaningThreshold = 0.8,
+    semantic_numbers: MeaningNumbers = 0.66,
+    paraphrases: Paraphrases = None,
+    perplexity: Perplexity = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads. Default: the cores at hand.", show_default=False)
     ] = None,
@@ -58,14 +99,11 @@ def decontaminate(
     from lpt_data.works import decontaminate as decontaminate_work
     from manifests.catalog import Catalog
 
+    rule = {"coverage": coverage, "longest": longest, "longest_coverage": longest_coverage, "workers": workers}
+    meant = (embedder, semantic_threshold, semantic_numbers) if semantic else None
+    ask = partial(asked, catalog, meant, paraphrases, perplexity)
     work, benchmarks = decontaminate_work(
-        Source(tuple(inputs), layout, text_column),
-        benchmark_paths(benchmark, catalog),
-        out,
-        coverage=coverage,
-        longest=longest,
-        longest_coverage=longest_coverage,
-        workers=workers,
+        Source(tuple(inputs), layout, text_column), benchmark_paths(benchmark, catalog), out, ask=ask, **rule
     )
     check_paths(report, out, work.dataset, benchmarks, dry_run=dry_run)
     opened, progress = Catalog.open(catalog), Progress_()
@@ -74,6 +112,35 @@ def decontaminate(
         write_contamination(report, work.dataset, benchmarks, ran, opened, progress)
     progress.close()
     finish(ran, opened, lambda: show_contamination(ran.extra), json=json)
+
+
+def asked(
+    catalog: Path | None,
+    meant: tuple[str, float, float] | None,
+    paraphrases: list[Path] | None,
+    perplexity: Path | None,
+    benchmarks: Benchmarks,
+) -> tuple[Second, dict[str, Any]]:
+    """What is asked beside n-grams, and the fields of the config that say so."""
+    from lpt_data.contamination import Second
+    from lpt_data.contamination.paraphrases import load_paraphrases
+    from lpt_data.contamination.perplexity import find_language_model
+    from manifests.catalog import Catalog
+
+    semantics = semantic = None
+    config: dict[str, Any] = {}
+    if meant is not None:
+        folder = Catalog.open(catalog).directory
+        semantics, semantic = chosen(meant[0], folder, ("semantic",), meant[1], None, True, None, None)
+        config["semantic_numbers"] = meant[2]
+    read = load_paraphrases(paraphrases, benchmarks) if paraphrases else None
+    model = find_language_model(perplexity) if perplexity is not None else None
+    config |= {
+        "semantic": semantic,
+        "paraphrases": read.sha256 if read else (),
+        "perplexity": model.digest if model else "",
+    }
+    return Second(semantics, read, model), config
 
 
 def show_contamination(extra: dict[str, Any]) -> None:
@@ -94,7 +161,7 @@ def show_contamination(extra: dict[str, Any]) -> None:
             for b in told
         ],
     )
-    kinds = list(told[0]["canaries"])
+    kinds = [kind for kind in told[0]["canaries"] if kind != "renamed_program"]  # not every benchmark has programs
     table(
         ["canary recall", "planted", *kinds],
         [
@@ -102,13 +169,20 @@ def show_contamination(extra: dict[str, Any]) -> None:
             for b in told
         ],
     )
+    if meant := extra.get("semantic"):
+        show_meant(meant, told)
     for b in told:
+        if odd := b.get("perplexity"):
+            say(
+                f"{b['name']}: {len(odd['flagged'])} of {odd['items']} items are unusually likely for {odd['model']} "
+                f"(measure: {odd['measure']}); flags only"
+            )
         if programs := b.get("programs"):
             found = f"{programs['items_hit']:,} in {programs['rows_hit']:,} rows"
             short = f"{programs['too_short']:,} too short for that"
             say(
                 f"{b['name']}: {programs['items']:,} programs looked for under other names ({short}): {found}; "
-                f"canary recall {_recall(programs['canary'])}"
+                f"canary recall {_recall(b['canaries']['renamed_program'])}"
             )
         reasons = Counter(item["reason"] for item in b["undetectable_items"])
         if reasons:
@@ -119,6 +193,39 @@ def show_contamination(extra: dict[str, Any]) -> None:
     say(f"not checked: {extra['not_checked']}", style="dim")
     for note in extra["notes"]:
         say(f"note: {note}", style="bold yellow")
+
+
+def show_meant(meant: dict[str, Any], told: list[dict[str, Any]]) -> None:
+    """What the embedder said, what other thresholds would, and how well it knew the paraphrases."""
+    show_embedder(meant)
+    say(
+        f"rows that mean an item (cosine {meant['threshold']:g}, {meant['numbers']:.2g} of its numbers): "
+        f"{meant['rows_hit']:,}, {meant['rows_by_meaning_alone']:,} of them by meaning alone"
+    )
+    rates = [b["canaries"].get("paraphrase", {}).get("by_threshold", []) for b in told]
+    table(
+        ["threshold", "rows by meaning alone", "whatever the numbers", "paraphrase recall", "precision"],
+        [
+            (
+                at["threshold"],
+                at["rows_by_meaning_alone"],
+                at["rows_by_meaning_alone_whatever_the_numbers"],
+                *_rate(rates, at["threshold"], meant["numbers"]),
+            )
+            for at in meant["by_threshold"]
+        ],
+        title="the second opinion at other thresholds",
+    )
+
+
+def _rate(rates: list[list[dict[str, Any]]], threshold: float, numbers: float) -> tuple[str, str]:
+    found = [one for part in rates for one in part if (one["threshold"], one["numbers"]) == (threshold, numbers)]
+    planted = sum(one["planted"] for one in found)
+    if not planted:
+        return "–", "–"
+    right = sum(one["found"] for one in found)
+    any_ = right + sum(one["found_for_another_item_alone"] for one in found)
+    return f"{right / planted:.3f} of {planted:,}", f"{right / any_:.3f}" if any_ else "–"
 
 
 def _recall(told: dict[str, Any]) -> str:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, benchmark_paths, examples
 from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
+from cli.semantic import (
+    Embedder,
+    ExactLimit,
+    Floor,
+    Rethreshold,
+    SameNumbers,
+    SemanticThreshold,
+    chosen,
+    show_semantic,
+    show_weakest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,12 +35,15 @@ DEDUP_EXAMPLES = examples(
     "lpt data dedup chats.jsonl --out clean.jsonl --key prompt --threshold 0.9",
     "lpt data dedup chats.jsonl --out clean.jsonl --key prompt+response --keep quality:rating",
     "lpt data dedup new.jsonl --out fresh.parquet --against old.parquet",
+    "lpt data dedup corpus.jsonl --out clean.parquet --method exact,minhash,semantic --semantic-threshold 0.92",
+    "lpt data dedup corpus.jsonl --out clean.parquet --method exact,minhash,semantic --rethreshold 0.95",
+    "lpt data dedup shards/ --out clean.parquet --engine ray --ray-address 10.0.0.5:6379",
     "lpt data dedup chats.jsonl --out clean.jsonl --benchmark gsm8k=test.jsonl",
     'lpt sql "select reason, witness_id, score from v_decision limit 5"',
 )
 
 Out = Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.", show_default=False)]
-Method = Annotated[str, typer.Option(help="exact, minhash, or both with a comma.")]
+Method = Annotated[str, typer.Option(help="exact, minhash, semantic, or several with commas.")]
 Threshold = Annotated[float, typer.Option(help="Jaccard similarity at which a row is a near-duplicate.")]
 Key = Annotated[
     str,
@@ -79,6 +93,16 @@ Memory = Annotated[
         show_default=False,
     ),
 ]
+Engine = Annotated[
+    Literal["local", "ray"], typer.Option(help="Where the work is done: threads here, or a Ray cluster (lpt[ray]).")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Cluster of --engine ray: HOST:PORT, auto, or local for one made here. Default: $RAY_ADDRESS, else local.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Foretell time, memory, disk and pairs from a sample, in seconds; write nothing."),
@@ -99,18 +123,28 @@ def dedup(
     alarm_share: AlarmShare = 0.01,
     ngram: Ngram = 5,
     seed: Seed = 0,
+    embedder: Embedder = "minilm",
+    semantic_threshold: SemanticThreshold = 0.9,
+    floor: Floor = None,
+    same_numbers: SameNumbers = True,
+    exact_limit: ExactLimit = None,
+    rethreshold: Rethreshold = None,
     workers: Workers = None,
     memory: Memory = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     layout: Layout = None,
     text_column: TextColumn = "text",
     dry_run: DryRun = False,
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
-    """Remove exact and near duplicates. Every removed row names a kept row and a verified score."""
+    """Remove exact, near and semantic duplicates. Every removed row names a kept row and a verified score."""
     from lpt_data.quick_start import leave_out_unused
 
     leave_out_unused()
+    from dataclasses import replace
+
     from lpt_data.config import DedupConfig
     from lpt_data.works import Source
     from lpt_data.works import dedup as dedup_work
@@ -129,13 +163,18 @@ def dedup(
         alarm_share=alarm_share,
         workers=workers,
         memory=memory,
+        engine=engine,
+        ray_address=ray_address,
     )
     source = Source(tuple(inputs), layout, text_column)
     if dry_run:
         foretell(source.open(), config, out, source.beside(against) if against else None, json=json)
         return
-    work = dedup_work(source, config, out, against or (), benchmark_paths(benchmark, catalog))
     opened, progress = Catalog.open(catalog), Progress_()
+    meant = (semantic_threshold, floor, same_numbers, exact_limit)
+    meaning, semantic = chosen(embedder, opened.directory, methods, *meant, rethreshold)
+    config = replace(config, semantic=semantic)
+    work = dedup_work(source, config, out, against or (), benchmark_paths(benchmark, catalog), meaning)
     report = work.run(opened, progress)
     progress.close()
     finish(report, opened, lambda: show_dedup(report.extra), json=json)
@@ -162,6 +201,8 @@ def foretell(dataset: Dataset, config: DedupConfig, out: Path, reference: Datase
     table(["foretold", ""], rows)
     how = "all of its rows" if told.rows_are_exact else f"{told.sample_rows:,} rows; rows counted by bytes"
     say(f"from {how}; nothing was written", style="yellow")
+    if "semantic" in config.method:
+        say("embedding and the comparison of meanings are not in these figures", style="yellow")
     if told.needed_bytes > told.cap_bytes:
         say("the cap is too small: the command would refuse", style="bold red")
 
@@ -235,6 +276,10 @@ def show_dedup(extra: dict[str, Any]) -> None:
         say(f"compared with {reference['rows']:,} rows of the reference; {reference['quarantined']:,} were unreadable")
     if "rows_without_quality" in extra:
         say(f"{extra['rows_without_quality']:,} rows have no quality and came last")
+    if engine := extra.get("engine"):
+        say(f"{engine['tasks']:,} parts on a Ray cluster of {engine['nodes']} nodes and {engine['cpus']} cores")
+        for message in engine["messages"]:
+            say(f"ray: {one_line(message)}", style="yellow")
     if keeper := extra.get("biggest_keeper"):
         who = "row" if not keeper.get("of_reference") else "reference row"
         say(f"{who} {keeper['row']} stands for the most rows: {keeper['absorbed']:,} ({keeper['share']:.1%} of all)")
@@ -245,15 +290,9 @@ def show_dedup(extra: dict[str, Any]) -> None:
             f"{alarm['file']}: {one_line(alarm['text'])}",
             style="bold yellow",
         )
-    if weakest := extra.get("weakest"):
-        table(
-            ["score", "removed row", "its text", "kept row", "its text"],
-            [
-                (w["score"], str(w["row"]), one_line(w["text"]), str(w["witness_row"]), one_line(w["witness_text"]))
-                for w in weakest
-            ],
-            title="weakest removals",
-        )
+    show_weakest(extra.get("weakest"), "weakest removals by words")
+    if meant := extra.get("semantic"):
+        show_semantic(meant)
     if contamination := extra.get("decontamination"):
         from cli.decontaminate import show_contamination
 

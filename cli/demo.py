@@ -231,15 +231,16 @@ def admit_splits(journey: Journey, name: str, contract: str, train: Path) -> Any
     """Admit train and the held-out test under a contract, as `lpt admit` does."""
     from lpt_data.admit import admit
 
-    return admit(
-        name,
-        contract,
-        {"train": [str(train)], "test": [str(journey.file("splits") / "test.jsonl")]},
-        catalog=journey.catalog,
-        key="countdown",
-        layout={"rlvr": "prompt_answer", "sft": "messages"}[contract],
-        verifiers=verifiers(),
-    )
+    with verifiers() as lent:
+        return admit(
+            name,
+            contract,
+            {"train": [str(train)], "test": [str(journey.file("splits") / "test.jsonl")]},
+            catalog=journey.catalog,
+            key="countdown",
+            layout={"rlvr": "prompt_answer", "sft": "messages"}[contract],
+            verifiers=lent,
+        )
 
 
 def admit_both(journey: Journey) -> None:

@@ -20,6 +20,7 @@ from cli.options import (
     Layout,
     MaxLength,
     Scored,
+    Seeds,
     TextColumn,
     Tokenizer,
     benchmark_paths,
@@ -45,6 +46,7 @@ def drop(
     out: Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.", show_default=False)],
     against: Against = None,
     benchmark: Benchmarks = None,
+    seeds: Seeds = None,
     key: Annotated[
         str | None, typer.Option(help="Canonical key for leakage. Default: by contract.", show_default=False)
     ] = None,
@@ -59,28 +61,31 @@ def drop(
     json: Json = False,
 ) -> None:
     """Remove the rows behind checks of an audit: what it points at, this takes out, on record."""
+    from lpt_data.audit import contract_of
     from lpt_data.dataset import Dataset
     from lpt_data.drop import drop as drop_rows
     from manifests.catalog import Catalog
 
     opened, progress = Catalog.open(catalog), Progress_()
-    report = drop_rows(
-        Dataset.open(inputs, kind=contract, layout=layout, text_column=text_column),
-        contract,
-        check,
-        out=out,
-        catalog=opened,
-        key=key,
-        encode=encoder(tokenizer),
-        max_length=max_length,
-        verifiers=verifiers(),
-        against=against or (),
-        benchmarks=benchmark_paths(benchmark, catalog),
-        languages=names_of(languages),
-        scored=scored or (),
-        progress=progress,
-        dry_run=dry_run,
-    )
+    with verifiers() as lent:
+        report = drop_rows(
+            Dataset.open(inputs, kind=contract_of(contract).kind, layout=layout, text_column=text_column),
+            contract,
+            check,
+            out=out,
+            catalog=opened,
+            key=key,
+            encode=encoder(tokenizer),
+            max_length=max_length,
+            verifiers=lent,
+            against=against or (),
+            benchmarks=benchmark_paths(benchmark, catalog),
+            seeds=seeds or (),
+            languages=names_of(languages),
+            scored=scored or (),
+            progress=progress,
+            dry_run=dry_run,
+        )
     progress.close()
     both = "a check that names rows on both sides of a pair (duplicates) takes out both; dedup keeps one"
     finish(report, opened, lambda: say(both, style="dim"), json=json)

@@ -12,6 +12,7 @@ from cli import (
     admit,
     audit,
     benchmarks,
+    boilerplate,
     catalog,
     clean,
     data,
@@ -27,6 +28,7 @@ from cli import (
     recipe,
     report,
     sql,
+    synth,
     tokens,
     train,
 )
@@ -68,7 +70,9 @@ data.app.command("decontaminate", epilog=decontaminate.EXAMPLES)(decontaminate.d
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 data.app.command("drop", epilog=drop.EXAMPLES)(drop.drop)
 data.app.command("pairs", epilog=pairs.EXAMPLES)(pairs.pairs)
+data.app.command("synth", epilog=synth.EXAMPLES)(synth.synth)
 data.app.command("clean", epilog=clean.EXAMPLES)(clean.clean)
+data.app.command("boilerplate", epilog=boilerplate.EXAMPLES)(boilerplate.boilerplate)
 data.app.command("mix", epilog=mix.EXAMPLES)(mix.mix)
 data.app.command("pack", epilog=pack.EXAMPLES)(pack.pack)
 data.app.command("run", epilog=recipe.EXAMPLES)(recipe.run)

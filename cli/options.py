@@ -26,15 +26,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on std
 Layout = Annotated[
     str | None,
     typer.Option(
-        help="Layout of the rows: text, messages, sharegpt, alpaca, gsm8k, prompt_completion, prompt_answer, "
-        "countdown, preference, chosen_rejected, ultrafeedback or kto; found by the columns when left out."
+        help="Layout of the rows: text, messages, sharegpt, alpaca, gsm8k, prompt_completion, synthetic, "
+        "prompt_answer, countdown, preference, chosen_rejected, ultrafeedback or kto; found by the columns when left "
+        "out."
     ),
 ]
 TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the text of a `text` row.")]
 Contract = Annotated[
     str,
     typer.Option(
-        help="text, sft (chats), preference, kto (labelled completions) or rlvr (prompts with an answer to verify).",
+        help="text, sft (chats), preference, kto (labelled completions), rlvr (prompts with an answer to verify) or "
+        "synthetic (generated chats).",
         show_default=False,
     ),
 ]
@@ -57,7 +59,7 @@ Key = Annotated[
 Policy = Annotated[
     str | None,
     typer.Option(
-        help="Policy file, or a shipped one: lpt:text, lpt:sft, lpt:rlvr. Default: the contract's own.",
+        help="Policy file, or a shipped one: lpt:text, lpt:sft, lpt:rlvr, lpt:synthetic. Default: the contract's own.",
         show_default=False,
     ),
 ]
@@ -81,6 +83,16 @@ Benchmarks = Annotated[
     ),
 ]
 
+Seeds = Annotated[
+    list[str] | None,
+    typer.Option("--seeds", help="What the rows were generated from (synthetic); repeatable.", show_default=False),
+]
+Previous = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--previous", help="An earlier round of the data (synthetic), the oldest first; repeatable.", show_default=False
+    ),
+]
 Against = Annotated[
     list[str] | None,
     typer.Option("--against", help="Reference files whose rows and keys must not be in the data; repeatable."),

@@ -48,13 +48,15 @@ def run(
     warnings = [str(wrong) for wrong in wrong_order(read)]
     for warning in warnings:
         say(f"warning: {warning}", style="yellow")
-    opened, progress, tools = Catalog.open(catalog), Progress_(), Tools(open_any, encoder, verifiers)
-    if dry_run:
-        show_plan(read, planned(read, opened, tools, first=first, last=last), warnings, json=json)
-        return
-    report = run_stages(
-        read, opened, tools, first=first, last=last, progress=progress, told=lambda ran: tell(ran, progress)
-    )
+    opened, progress = Catalog.open(catalog), Progress_()
+    with verifiers() as lent:
+        tools = Tools(open_any, encoder, lambda: lent)
+        if dry_run:
+            show_plan(read, planned(read, opened, tools, first=first, last=last), warnings, json=json)
+            return
+        report = run_stages(
+            read, opened, tools, first=first, last=last, progress=progress, told=lambda ran: tell(ran, progress)
+        )
     progress.close()
     tell_notes(opened)
     if json:

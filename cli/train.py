@@ -170,7 +170,10 @@ def grpo(
     eval_split: EvalSplit = None,
     reward: Annotated[
         str | None,
-        typer.Option(help="NAME[=weight],… (countdown, integer) or module:function. Default: each row's own verifier."),
+        typer.Option(
+            help="NAME[=weight],… (countdown, integer, math, code, schema) or module:function. Default: each row's own "
+            "verifier."
+        ),
     ] = None,
     config: ConfigFile = None,
     set_: Set = None,

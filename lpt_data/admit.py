@@ -100,6 +100,8 @@ def admit(
     policy: str | Path | None = None,
     benchmarks: Mapping[str, Sequence[str]] | None = None,
     against: Sequence[str] | None = None,
+    seeds: Sequence[str] | None = None,
+    previous: Sequence[str] | None = None,
     key: str | None = None,
     encode: Encoder | None = None,
     max_length: int | None = None,
@@ -118,7 +120,7 @@ def admit(
     """
     check_name(name)
     _check_splits(splits)
-    kind = contract_of(contract).name
+    kind = contract_of(contract).kind
     target = None
     if out is not None:
         _set_aside(catalog, name, Path(out))
@@ -134,6 +136,8 @@ def admit(
         verifiers=verifiers,
         against=against,
         benchmarks=benchmarks,
+        seeds=seeds,
+        previous=previous,
         key=key,
         policy=policy,
         languages=languages,
@@ -232,6 +236,8 @@ def _evidence(
         },
         "against": list(lent.against.sources) if lent.against else [],
         "benchmarks": [{"name": b.name, "items": b.items, "files": list(b.sources)} for b in lent.benchmarks],
+        "seeds": list(lent.seeds.sources) if lent.seeds else [],
+        "previous": [file for earlier in lent.previous for file in earlier.sources],
         "metrics": [asdict(m) for m in report.metrics],
         "checks": [asdict(c) for c in report.checks],
         "not_checked": list(report.not_checked),
@@ -254,7 +260,8 @@ def _identity(body: Mapping[str, Any]) -> dict[str, Any]:
         name: [s.get(k) for k in ("rows_in", "rows", "content_root", "order_sha256", "key", "schedule")]
         for name, s in body["splits"].items()
     }
-    references = [f["sha256"] for f in body["against"]] + [
+    others = [*body["against"], *body.get("seeds", ()), *body.get("previous", ())]
+    references = [f["sha256"] for f in others] + [
         [b["name"], [f["sha256"] for f in b["files"]]] for b in body["benchmarks"]
     ]
     return {

@@ -97,8 +97,8 @@ def write_splits(folder: Path, survey: Survey, progress: Progress | None) -> dic
         path = folder / f"{part.name}-00000.parquet"
         report(0, len(part), f"write {part.name}")
         extras = [extra for _, _, extra in part.dataset.records()] if part.has_extra else None
-        as_json = write_canonical(path, survey.contract.name, _again(part), part.ids, extras)
-        _compare(path, survey.contract.name, part)
+        as_json = write_canonical(path, survey.contract.kind, _again(part), part.ids, extras)
+        _compare(path, survey.contract.kind, part)
         report(len(part), len(part), f"write {part.name}")
         written[part.name] = [{**_listed(path, rows=len(part)), "json_columns": as_json}]
     return written

@@ -28,7 +28,7 @@ from lpt_data.contracts.common import (
     share,
 )
 from lpt_data.contracts.groups import COMMON_MEASURES, benchmark_hits
-from lpt_data.contracts.reference import read_against, read_benchmark
+from lpt_data.contracts.reference import read_against, read_benchmark, read_other
 from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey
 from lpt_data.dataset import Dataset
 from lpt_data.next_command import Typed, dressed
@@ -106,6 +106,8 @@ def audit(
     verifiers: Mapping[str, Verifier] | None = None,
     against: Sequence[str] | None = None,
     benchmarks: Mapping[str, Sequence[str]] | None = None,
+    seeds: Sequence[str] | None = None,
+    previous: Sequence[str] | None = None,
     key: str | None = None,
     policy: str | Path | None = None,
     languages: Sequence[str] = (),
@@ -116,6 +118,7 @@ def audit(
     """Measure every check of `contract` on the splits and judge them by `policy` (the contract's own when None).
 
     `key` names the normaliser or the column of the canonical key; None takes the contract's. `max_length` is in tokens.
+    `seeds` are what generated rows started from, `previous` earlier rounds of them, the oldest first, one file each.
     `languages` are those that the replies may be in, as ISO 639-1 codes; `pass_rates` are scored files, or a function
     that knows the share of a model's samples that were right. `admitting` is the name under which the splits are being
     admitted; next commands then repeat the admission.
@@ -141,6 +144,8 @@ def audit(
         verifiers=verifiers,
         against=read_against(against, chosen, normaliser) if against else None,
         benchmarks=tuple(read_benchmark(name, paths, BENCHMARK_READERS) for name, paths in (benchmarks or {}).items()),
+        seeds=read_other("the seeds", seeds) if seeds else None,
+        previous=tuple(read_other(f"round {n}", [path]) for n, path in enumerate(previous or (), 1)),
     )
     splits = tuple(survey_split(name, data, chosen, normaliser, lent, progress) for name, data in datasets.items())
     survey = Survey(chosen, normaliser, splits, lent)

@@ -11,6 +11,17 @@ NO_IDENTITY = {"identity": False}
 
 
 @dataclass(frozen=True)
+class SemanticConfig:
+    """When two texts mean the same, by which embedder, and how far down pairs are kept."""
+
+    embedder: str = ""  # identity of the vectors: digest of the model and precision of the arithmetic
+    threshold: float = 0.9  # cosine, 0..1
+    floor: float | None = None  # pairs from here on are kept; None: 0.2 below the threshold, not below 0.5
+    same_numbers: bool = True  # texts that name different numbers are no duplicates
+    exact_limit: int | None = None  # vectors up to which all pairs are looked at; None: by device
+
+
+@dataclass(frozen=True)
 class DedupConfig:
     """What counts as a duplicate, how it is looked for, and which copy stays."""
 
@@ -26,7 +37,23 @@ class DedupConfig:
     # conversations and other messages, none for plain text and columns.
     template_df: float | None = None
     alarm_share: float = 0.01  # of the rows of a file that one kept row may stand for before the report warns
+    semantic: SemanticConfig | None = None  # of the method of that name
     workers: int | None = field(default=None, metadata=NO_IDENTITY)
+    memory: str | None = field(default=None, metadata=NO_IDENTITY)  # such as "4GB"
+    engine: Literal["local", "ray"] = field(default="local", metadata=NO_IDENTITY)  # threads here, or a cluster
+    ray_address: str | None = field(default=None, metadata=NO_IDENTITY)  # HOST:PORT, auto or local; None: $RAY_ADDRESS
+
+
+@dataclass(frozen=True)
+class BoilerplateConfig:
+    """Which text that documents repeat among each other is cut out of them."""
+
+    method: Literal["lines", "paragraphs", "substring"] = "lines"
+    least_documents: int = 7  # that hold a line or paragraph; a passage is cut when two hold it
+    least_words: int = 5  # of a line or paragraph; a letter of Chinese or Japanese is a word, one of Thai a quarter
+    fold: bool = False  # lines and paragraphs that differ in case and digits alone are the same
+    length: int = 200  # characters of a passage (substring)
+    drop_all: bool = False  # lines and paragraphs: the document that would have kept one loses it too
     memory: str | None = field(default=None, metadata=NO_IDENTITY)  # such as "4GB"
 
 
@@ -53,6 +80,10 @@ class DecontaminateConfig:
     longest_coverage: float = 0.3  # ... where they, with all other matches, cover this share of the question
     stop_items: float = 0.01  # an n-gram in at least this share of a benchmark's items (10 to 50 items) is a template
     stop_rows: float = 0.05  # so is one in more than this share of the distinct rows (and more than 20)
+    semantic: SemanticConfig | None = None  # the second opinion: None, only n-grams are asked
+    semantic_numbers: float = 0.66  # share of an item's numbers that a row of its meaning names at least
+    paraphrases: tuple[str, ...] = ()  # sha256 of each file
+    perplexity: str = ""  # digest of the language model that is asked for anomalies; empty: none is
     workers: int | None = field(default=None, metadata=NO_IDENTITY)
 
 
@@ -79,6 +110,33 @@ class ResponsesConfig:
     text: str | None = None  # field of its text; None: found by name
     per_prompt: Literal["all", "one"] = "all"
     seed: int = 0  # of the choice of one
+
+
+@dataclass(frozen=True)
+class SynthConfig:
+    """Where the answers of a generated file are, who judges them, which of them stay, and what is written beside them.
+
+    A column is named where its name says nothing; "" for what is written beside a row leaves the row's own column.
+    """
+
+    prompt: str | None = None  # column
+    completion: str | None = None  # column of an answer or a list of answers; several with a comma between
+    answer: str | None = None  # column of what the verifier compares with
+    verifier: str = ""  # "": the column `verifier` of each row
+    keep: Literal["all", "one", "shortest"] = "all"  # of the passing answers to a prompt
+    seed: int = 0  # of the choice of one
+    max_keep_ratio: float = 1.0  # kept answers to a prompt by its attempts, 0..1; one may always stay
+    least_rate: float = 0.0  # pass rate of a prompt, 0..1, under which it is too hard
+    most_rate: float = 1.0  # and over which it is too easy
+    generator: str = ""
+    generator_revision: str = ""
+    prompt_id: str = ""
+    source: str = ""
+    sampling: str = ""
+    licence: str = ""
+    terms: str = ""
+    depth: int | None = None
+    requests: tuple[str, ...] = ()  # sha256 of the files of requests
 
 
 @dataclass(frozen=True)

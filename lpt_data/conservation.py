@@ -54,6 +54,12 @@ def check_conservation(rows_in: int, result: StageResult, quarantined: Sequence[
             broken = "the rows to be written are not those that are kept"
         elif result.order is not None and (outputs != 1 or result.order.added.num_rows != len(result.order.rows)):
             broken = "an order is for one output, with the added columns of every row"
+        elif (
+            result.order is not None
+            and result.order.ids is not None
+            and len(result.order.ids) != len(result.order.rows)
+        ):
+            broken = "a row to be written has no record id"
     if broken:
         raise LptError(
             "a stage broke row conservation; nothing was written", seen=broken, next="this is a defect: report it"

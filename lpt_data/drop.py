@@ -39,6 +39,7 @@ def drop(
     verifiers: Mapping[str, Verifier] | None = None,
     against: Sequence[str] = (),
     benchmarks: Mapping[str, Sequence[str]] | None = None,
+    seeds: Sequence[str] = (),
     languages: Sequence[str] = (),
     scored: Sequence[str] = (),
     progress: Progress | None = None,
@@ -50,7 +51,7 @@ def drop(
     """
     work = drop_work(
         dataset, contract, checks, out=out, key=key, encode=encode, max_length=max_length, verifiers=verifiers,
-        against=against, benchmarks=benchmarks, languages=languages, scored=scored,
+        against=against, benchmarks=benchmarks, seeds=seeds, languages=languages, scored=scored,
     )  # fmt: skip
     return work.run(catalog, progress or silent, dry_run=dry_run, wait=5.0)
 
@@ -67,6 +68,7 @@ def drop_work(
     verifiers: Mapping[str, Verifier] | None = None,
     against: Sequence[str] = (),
     benchmarks: Mapping[str, Sequence[str]] | None = None,
+    seeds: Sequence[str] = (),
     languages: Sequence[str] = (),
     scored: Sequence[str] = (),
 ) -> Work:
@@ -74,7 +76,7 @@ def drop_work(
     if not checks:
         raise UsageError("there is no check to drop rows by", seen="none", next="--check CHECK, as an audit names it")
     named = benchmarks or {}
-    files = [*against, *scored, *(path for paths in named.values() for path in paths)]
+    files = [*against, *seeds, *scored, *(path for paths in named.values() for path in paths)]
     config = DropConfig(
         contract=contract,
         checks=tuple(sorted(set(checks))),
@@ -94,6 +96,7 @@ def drop_work(
             verifiers=verifiers,
             against=against or None,
             benchmarks=named,
+            seeds=seeds or None,
             key=key,
             languages=languages,
             pass_rates=scored or None,

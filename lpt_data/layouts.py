@@ -222,6 +222,14 @@ LAYOUTS: dict[str, Layout] = {
         Layout("alpaca", (("instruction", "output"),), {"sft": _alpaca_sft}, optional=("input", "system")),
         Layout("gsm8k", (("question", "answer"),), {"sft": _gsm8k_sft, "rlvr": _gsm8k_rlvr}),
         Layout("prompt_completion", (("prompt", "completion"),), {"sft": _prompt_completion_sft}, optional=("tools",)),
+        # Generated rows; their other columns of provenance are listed in `lpt_data.contracts.provenance`.
+        Layout(
+            "synthetic",
+            (("prompt", "completion", "generator"), ("prompt", "completion", "generator", "answer")),
+            {"sft": _prompt_completion_sft},
+            optional=("tools",),
+            beside=("generator", "answer"),
+        ),
         Layout("prompt_answer", (("prompt", "answer"),), {"rlvr": _prompt_answer_rlvr}, optional=("verifier",)),
         Layout(
             "countdown",

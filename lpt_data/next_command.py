@@ -17,8 +17,10 @@ from lpt_data.contracts.common import (
     NO_BENCHMARK,
     NO_LANGUAGE,
     NO_LENGTH,
+    NO_PREVIOUS,
     NO_RATES,
     NO_REFERENCE,
+    NO_SEEDS,
     NO_TOKENIZER,
     Outcome,
 )
@@ -34,6 +36,8 @@ RUN_WITH = {
     NO_LENGTH: "--max-length N",
     NO_REFERENCE: "--against REF",
     NO_BENCHMARK: "--benchmark NAME=PATH",
+    NO_SEEDS: "--seeds FILE",
+    NO_PREVIOUS: "--previous FILE",
     NO_LANGUAGE: "--languages en",
     NO_RATES: "--scored SCORED.jsonl",
 }
@@ -100,6 +104,10 @@ class Typed:
             words += [option, value] if value is not None and option not in more else []
         for file in lent.against.sources if lent.against else ():
             words += ["--against", file["path"]]
+        for file in lent.seeds.sources if lent.seeds else ():
+            words += ["--seeds", file["path"]]
+        for earlier in lent.previous:
+            words += ["--previous", *(file["path"] for file in earlier.sources)]
         for path in lent.scored:
             words += ["--scored", path]
         for benchmark in lent.benchmarks:
@@ -112,7 +120,7 @@ def dressed(check: Check, typed: Typed, outcomes: Mapping[str, Outcome]) -> str:
     """Return the next command of a check with its placeholders filled in and the estimated effect behind it."""
     said = check.next
     if check.status == "skipped":
-        said = typed.audit(RUN_WITH[check.detail]) if check.detail in RUN_WITH else ""
+        said = typed.audit(RUN_WITH[check.detail]) if check.detail in RUN_WITH else said if check.required else ""
     longer = (typed.survey.lent.max_length or 0) * 2
     for name, value in {
         "audit": typed.audit(),

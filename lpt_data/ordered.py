@@ -32,6 +32,8 @@ class Order:
 
     rows: np.ndarray
     added: pa.Table
+    left_out: tuple[str, ...] = ()  # columns of the input that are not written
+    ids: np.ndarray | None = None  # record id of each output row, uint8 [n, 32]; None: those of the input rows
 
 
 def write_ordered(dataset: Dataset, order: Order, path: Path, named: Path, progress: Progress) -> tuple[int, list[str]]:
@@ -41,8 +43,9 @@ def write_ordered(dataset: Dataset, order: Order, path: Path, named: Path, progr
     file_format = format_of(named)[0]
     schema = shared_schema(dataset) if file_format == "parquet" and dataset.one_layout else None
     if schema is not None:
-        names = [_free(name, order.added.column_names) for name in schema.names]
-        whole = pa.schema([*(f.with_name(n) for f, n in zip(schema, names, strict=True)), *order.added.schema])
+        kept = [field for field in schema if field.name not in order.left_out]
+        names = [_free(field.name, order.added.column_names) for field in kept]
+        whole = pa.schema([*(f.with_name(n) for f, n in zip(kept, names, strict=True)), *order.added.schema])
         return write_tables(path, whole, _tables(dataset, order, whole, progress)), []
     columns: Columns | None = None
     if file_format not in ("jsonl", "json"):
@@ -82,13 +85,14 @@ def _tables(dataset: Dataset, order: Order, schema: pa.Schema, progress: Progres
             return  # the input changed, as below
         places = np.searchsorted(present, order.rows[start:end])
         table = pa.concat_tables(held).take(pa.array(places))
+        table = table.drop_columns([name for name in table.column_names if name in order.left_out])
         yield pa.Table.from_arrays([*table.columns, *order.added.slice(start, end - start).columns], schema=schema)
 
 
 def _rows(dataset: Dataset, order: Order, progress: Progress, label: str) -> Iterator[dict[str, Any]]:
     taken = order.added.column_names
     for start, end, needed in _windows(dataset, order):
-        held = dict(_needed(dataset, needed, taken, progress, label))
+        held = dict(_needed(dataset, needed, taken, order.left_out, progress, label))
         added = order.added.slice(start, end - start).to_pylist()
         for row, more in zip(order.rows[start:end].tolist(), added, strict=True):
             if row not in held:
@@ -97,17 +101,17 @@ def _rows(dataset: Dataset, order: Order, progress: Progress, label: str) -> Ite
 
 
 def _needed(
-    dataset: Dataset, needed: np.ndarray, taken: list[str], progress: Progress, label: str
+    dataset: Dataset, needed: np.ndarray, taken: list[str], gone: tuple[str, ...], progress: Progress, label: str
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     if dataset.one_layout:
         numbers = np.flatnonzero(needed).tolist()
         for number, row in zip(numbers, kept_rows(dataset, needed, progress, Rewritten.of(None), label), strict=False):
-            yield number, {_free(name, taken): value for name, value in row.items()}
+            yield number, {_free(name, taken): value for name, value in row.items() if name not in gone}
         return
-    fields = ["record_id", *FIELDS[dataset.kind]]
+    fields, out = ["record_id", *FIELDS[dataset.kind]], {"record_id", *gone}
     for number, record, extra, name in dataset.identified():
         if needed[number]:
-            others = {_free(key, [*fields, *taken]): value for key, value in extra.items() if key != "record_id"}
+            others = {_free(key, [*fields, *taken]): value for key, value in extra.items() if key not in out}
             yield number, {"record_id": name.hex(), **record, **others}
         if number % 1000 == 0:
             progress(number, len(needed), label)

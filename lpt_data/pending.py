@@ -31,6 +31,7 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
         "rows_in": dataset.rows_in,
         "first_rows": dataset.first_rows,
         "quarantined": [asdict(found) for found in dataset.quarantined()],
+        "left_out": [] if result.order is None else list(result.order.left_out),
     }
     parts: dict[str, Any] = {
         "record_ids": result.record_ids,
@@ -43,6 +44,7 @@ def save(path: Path, dataset: Dataset, result: StageResult) -> None:
         parts["rewritten"] = result.rewritten
     if result.order is not None:
         parts |= {"order": result.order.rows, "added": result.order.added}
+        parts |= {} if result.order.ids is None else {"ids": result.order.ids}
     with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as file:
         for name, part in parts.items():
             with file.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -62,7 +64,10 @@ def load(path: Path, dataset: Dataset) -> StageResult | None:
         told = orjson.loads(arrays["told"].tobytes())
         decisions = _unpacked(arrays["decisions"])
         rewritten = _unpacked(arrays["rewritten"]) if "rewritten" in arrays else None
-        order = Order(arrays["order"], _unpacked(arrays["added"])) if "order" in arrays else None
+        order = None
+        if "order" in arrays:
+            added, left_out = _unpacked(arrays["added"]), tuple(told["left_out"])
+            order = Order(arrays["order"], added, left_out, arrays.get("ids"))
         quarantined = [Quarantine(**found) for found in told["quarantined"]]
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, pa.ArrowException):
         return None  # no note, or one that cannot be used: deciding again gives the same

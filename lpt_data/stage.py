@@ -81,6 +81,11 @@ class StageResult:
         """Return the input row of each output row, int64 [rows_out]."""
         return np.flatnonzero(keep) if self.order is None else self.order.rows
 
+    def output_ids(self, written: np.ndarray) -> np.ndarray:
+        """Return the record id of each output row, uint8 [rows_out, 32], for the input rows written."""
+        made = self.order.ids if self.order is not None else None
+        return self.record_ids[written] if made is None else made
+
 
 @dataclass(frozen=True)
 class StageReport:
@@ -329,7 +334,7 @@ class Work:
             "quarantined": reasons.total(),
             "quarantine": dict(reasons.most_common()),
             "output": self.output,
-            "content_root": content_root(result.record_ids[written]).root,
+            "content_root": content_root(result.output_ids(written)).root,
             "seconds": round(seconds, 4),
             "rows_per_second": round(rows_in / seconds, 1),
             "peak_memory_bytes": peak_memory_bytes(),

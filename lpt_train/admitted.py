@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 
 from manifests.admission import LoadedManifest, load_manifest, parse_split_ref, verify
 from manifests.arrow import plain_rows
-from manifests.canon import CANON, FIELDS, canonical_bytes, record_ids
+from manifests.canon import CANON, FIELDS, canonical_bytes, kind_of, record_ids
 from manifests.catalog import Catalog
 from manifests.digests import content_root, order_sha256
 from manifests.errors import BadInputError, RecordError, RefusedError
 
-# Which contracts an algorithm can train on.
+# Which kinds of record an algorithm can train on.
 CONTRACTS: dict[str, tuple[str, ...]] = {
     "sft": ("sft", "text"),
     "grpo": ("rlvr",),
@@ -58,6 +58,11 @@ class AdmittedSplit:
     schedule: dict[str, Any] | None = None  # lpt.mix-schedule/1, of the mixture that wrote the rows
 
     @property
+    def kind(self) -> str:
+        """Kind of the records."""
+        return kind_of(self.contract)
+
+    @property
     def ref(self) -> str:
         """How the command line names it."""
         return f"{self.name}@{self.version}:{self.split}" if self.verified == "admitted" else self.name
@@ -72,7 +77,7 @@ class AdmittedSplit:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The canonical records in order, one dict each, without the other columns and without nulls at the top."""
-        for row in _records(self.contract, self.table):
+        for row in _records(self.kind, self.table):
             yield {name: value for name, value in row.items() if value is not None}
 
 
@@ -103,7 +108,7 @@ def load_split(ref: str, *, catalog: Catalog | None = None) -> AdmittedSplit:
     tables = [_intact_table(ref, loaded, split, item) for item in entry["files"]]
     table = pa.concat_tables(tables, promote_options="default")
     try:
-        ids = record_ids(contract, _records(contract, table))
+        ids = record_ids(loaded.kind, _records(loaded.kind, table))
     except RecordError as error:
         raise _refusal(ref, loaded, split) from error
     if content_root(ids).root != entry["content_root"] or order_sha256(ids) != entry["order_sha256"]:
@@ -149,8 +154,8 @@ def load_unadmitted(path: str | Path, contract: str) -> AdmittedSplit:
 
 def check_contract(split: AdmittedSplit, algorithm: str) -> None:
     """Raise `RefusedError` when a split of this contract is not what the algorithm trains on."""
-    if split.contract not in CONTRACTS[algorithm]:
-        fitting = [name for name, contracts in CONTRACTS.items() if split.contract in contracts]
+    if split.kind not in CONTRACTS[algorithm]:
+        fitting = [name for name, kinds in CONTRACTS.items() if split.kind in kinds]
         raise RefusedError(
             f"{split.ref} was admitted for {split.contract}, not for {' or '.join(CONTRACTS[algorithm])}",
             seen=f"lpt train {algorithm}",
@@ -243,9 +248,9 @@ def _refusal(ref: str, loaded: LoadedManifest, split: str) -> RefusedError:
     )  # fmt: skip
 
 
-def _records(contract: str, table: pa.Table) -> Iterator[dict[str, Any]]:
+def _records(kind: str, table: pa.Table) -> Iterator[dict[str, Any]]:
     """The canonical columns, row by row."""
-    names = [name for name in FIELDS[contract] if name in table.column_names]
+    names = [name for name in FIELDS[kind] if name in table.column_names]
     for batch in table.select(names).to_batches(max_chunksize=1024):
         yield from batch.to_pylist()
 

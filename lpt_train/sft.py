@@ -196,7 +196,7 @@ def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig, o
     return tokenized_id({
         "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
         "max_length": config.max_length, "truncation": config.truncation, "packing": config.packing,
-        "mask": "all" if split.contract == "text" else "assistant",
+        "mask": "all" if split.kind == "text" else "assistant",
         **({"mix_schedule": order.schedule["plan_hash"]} if isinstance(order, Scheduled) else {}),
     })  # fmt: skip
 

@@ -35,6 +35,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "rlvr": ("prompt", "answer", "verifier"),
     "kto": ("prompt", "completion", "label"),
 }
+# Contracts whose records are of a kind with another name: a synthetic row is a conversation with columns beside it.
+_KIND_OF_CONTRACT = {"synthetic": "sft"}
 MAX_INTEGER = 2**53 - 1  # the largest integer that every JSON reader keeps exact (RFC 7493)
 MAX_DEPTH = 100
 
@@ -42,6 +44,11 @@ _MESSAGE = ("role", "content", "name", "tool_call_id", "tool_calls")
 _PLAIN = frozenset(_MESSAGE) - {"tool_calls"}
 _CALL = ("id", "type", "function")
 _FUNCTION = ("name", "arguments")
+
+
+def kind_of(contract: str) -> str:
+    """Return the kind of the canonical records of a contract."""
+    return _KIND_OF_CONTRACT.get(contract, contract)
 
 
 def canonical_bytes(kind: str, row: Mapping[str, Any]) -> bytes:

@@ -210,7 +210,7 @@ class Catalog:
 
     def _sweep(self) -> None:
         """Remove what killed writers left half-written more than a day ago; nothing refers to such files."""
-        for part in ("objects/*", "decisions", "rollouts"):
+        for part in ("objects/*", "decisions", "rollouts", "embeddings/*", "pairs"):
             for path in self.directory.glob(f"{part}/.tmp-*"):
                 with contextlib.suppress(OSError):
                     if path.stat().st_mtime < time.time() - _STALE:

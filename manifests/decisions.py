@@ -1,7 +1,7 @@
 """Decisions: what a stage removed, rewrote or quarantined; rows that are kept as they are have none.
 
-A row that is removed or quarantined has one decision. A row that is rewritten has one for each reason: its `record_id`
-is the old one, and `detail` is "old id -> new id".
+A row that is removed or quarantined has one decision. A row that is rewritten has one for each reason and witness: its
+`record_id` is the old one, and `detail` starts with "old id -> new id".
 
 They are Parquet files beside the catalog, so that ten million of them are one small file and not a table. Record
 ids are lower-case hex strings, because people compare and paste them in SQL
@@ -101,9 +101,9 @@ _ARROW = " -> "
 _NEW_ID = slice(64 + len(_ARROW), 128 + len(_ARROW))
 
 
-def rewrite_detail(old: str, new: str) -> str:
-    """Return the detail of a decision to rewrite: both record ids in hex."""
-    return f"{old}{_ARROW}{new}"
+def rewrite_detail(old: str, new: str, more: str = "") -> str:
+    """Return the detail of a decision to rewrite: both record ids in hex, then what else there is to say."""
+    return f"{old}{_ARROW}{new}; {more}" if more else f"{old}{_ARROW}{new}"
 
 
 def rewritten_to(detail: str | None) -> str:
@@ -119,8 +119,10 @@ def new_ids(decisions: pa.Table) -> pa.ChunkedArray:
 
 def reasons(decisions: pa.Table, action: str) -> dict[str, int]:
     """Return how many rows went for each reason of one action, the most frequent first."""
-    chosen = decisions["reason"].filter(pc.equal(decisions["action"], action))
-    counts = [(entry["values"], entry["counts"]) for entry in pc.value_counts(chosen).to_pylist()]
+    chosen = decisions.filter(pc.equal(decisions["action"], action)).select(["row", "reason"])
+    if action == "rewrite":  # a row may have several witnesses for one reason
+        chosen = chosen.group_by(["row", "reason"]).aggregate([])
+    counts = [(entry["values"], entry["counts"]) for entry in pc.value_counts(chosen["reason"]).to_pylist()]
     return dict(sorted(counts, key=lambda count: -count[1]))
 
 

@@ -102,7 +102,7 @@ def _ids(loaded: LoadedManifest, name: str) -> Counter[bytes]:
         )
     ids: Counter[bytes] = Counter()
     for batch in loaded.rows(name):
-        computed: np.ndarray = batch.ids(loaded.body["contract"])
+        computed: np.ndarray = batch.ids(loaded.kind)
         ids.update(row.tobytes() for row in computed)
     return ids
 

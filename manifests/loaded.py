@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from manifests.arrow import plain_rows
-from manifests.canon import FIELDS, record_id, record_ids
+from manifests.canon import FIELDS, kind_of, record_id, record_ids
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, RecordError, RefusedError, UsageError
 from manifests.objects import object_id, parse_object
@@ -52,6 +52,11 @@ class LoadedManifest:
         """Return the place of a path that the manifest names; raise RefusedError when it is outside the folder."""
         return inside(self.folder, written)
 
+    @property
+    def kind(self) -> str:
+        """Kind of the canonical records."""
+        return kind_of(self.body["contract"])
+
     def split(self, name: str) -> dict[str, Any]:
         """Return the entry of a split or raise BadInputError naming those that there are."""
         splits = self.body["splits"]
@@ -63,9 +68,8 @@ class LoadedManifest:
 
     def rows(self, split: str) -> Iterator[Rows]:
         """Yield the rows of a split in order, in batches; raise BadInputError for a file that is no Parquet."""
-        kind = self.body["contract"]
         for entry in self.split(split)["files"]:
-            yield from read_rows(self.file(entry["path"]), entry["path"], kind)
+            yield from read_rows(self.file(entry["path"]), entry["path"], self.kind)
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,11 @@ def _fault(body: Mapping[str, Any]) -> str:
         return f"name {body['name']!r}"
     if type(body["version"]) is not int or body["version"] < 1:
         return f"version {body['version']!r}"
-    if body["contract"] not in FIELDS or body["verdict"] not in _VERDICTS or not isinstance(body["canon"], str):
+    if (
+        kind_of(body["contract"]) not in FIELDS
+        or body["verdict"] not in _VERDICTS
+        or not isinstance(body["canon"], str)
+    ):
         return f"contract {body['contract']!r}, verdict {body['verdict']!r}, canon {body['canon']!r}"
     if not isinstance(body["checks"], list) or not all(isinstance(c, dict) and "id" in c for c in body["checks"]):
         return "checks"

@@ -160,7 +160,7 @@ def _check_sums(loaded: LoadedManifest, report: VerifyReport) -> None:
 
 
 def _read(loaded: LoadedManifest, name: str, key: Key | None) -> _Split:
-    kind = loaded.body["contract"]
+    kind = loaded.kind
     normaliser = (loaded.split(name).get("key") or {}).get("normaliser")
     ids, stored, keys = [np.empty((0, 32), np.uint8)], [], []
     rows: dict[str, int] = {}

@@ -60,6 +60,8 @@ KINDS: dict[str, Callable[[str], str]] = {
     "embedded": embedded,
 }
 
+RENAMED = "renamed_program"  # beside KINDS, of the items that have a program long enough to be told from others
+
 
 def run_canaries(
     benchmarks: Benchmarks, index: Index, stops: Stops, config: DecontaminateConfig

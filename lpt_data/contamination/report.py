@@ -50,6 +50,13 @@ class Shown:
     row_text: Pieces
     item_text: Pieces
 
+    @property
+    def evidence(self) -> str:
+        """What speaks for it, in words."""
+        if self.criterion == "meaning":
+            return f"{self.criterion}, cosine {self.coverage:.3f}"
+        return f"{self.criterion}, coverage {self.coverage:.2f}, {self.longest:g} words in one piece"
+
 
 def check_paths(path: Path | None, out: Path, dataset: Dataset, benchmarks: Benchmarks, *, dry_run: bool) -> None:
     """Raise, before any work, for a report that cannot be written and for an output that is a file to be read."""
@@ -98,7 +105,7 @@ def examples(dataset: Dataset, benchmarks: Benchmarks, report: StageReport, prog
 def _shown(decision: dict[str, Any], text: str, items: dict[tuple[str, int], Item]) -> Shown:
     told = orjson.loads(decision["detail"])
     item = items[told["benchmark"], told["item"]]
-    said = item.answer if told["criterion"] == "long_answer" else item.question
+    said = item.answer if told["criterion"] in ("long_answer", "code") else item.question
     return Shown(
         row=decision["row"],
         record_id=decision["record_id"],
@@ -199,12 +206,46 @@ def _markdown(body: dict[str, Any], shown: Sequence[Shown]) -> str:
         ]
         lines += ["", "Not detectable:", ""] if b["undetectable_items"] else []
         lines += [f"- item {u['item']}: {_md(u['reason'])}" for u in b["undetectable_items"]]
+    lines += _opinion(extra)
     lines += ["", f"## Removed rows, the weakest evidence first ({len(shown)} shown)"]
     for one in shown:
         lines += ["", f"### row {one.row} and {_md(one.benchmark)} item {one.item}", ""]
-        lines += [f"{one.criterion}, coverage {one.coverage:.2f}, {one.longest:g} words in one piece", ""]
+        lines += [one.evidence, ""]
         lines += [*_fenced("row", one.row_text), "", *_fenced("item", one.item_text)]
     return "\n".join(lines) + "\n"
+
+
+def _opinion(extra: dict[str, Any]) -> list[str]:
+    """What the embedder and the language model were asked, where they were."""
+    lines: list[str] = []
+    if meant := extra.get("semantic"):
+        lines += ["", "## Second opinion: meaning", "", *(_md(one) for one in opinion(meant)), ""]
+        lines += ["| cosine | rows by meaning alone | whatever the numbers |", "|---|---|---|"]
+        for at in meant["by_threshold"]:
+            rows = at["rows_by_meaning_alone"], at["rows_by_meaning_alone_whatever_the_numbers"]
+            lines.append(f"| {at['threshold']:g} | {rows[0]} | {rows[1]} |")
+    for b in extra["benchmarks"]:
+        if odd := b.get("perplexity"):
+            lines += [
+                "",
+                f"## Unusually likely for {_md(odd['model'])}: {_md(b['name'])}",
+                "",
+                f"{odd['measure']}.",
+                "",
+            ]
+            lines += [f"- item {one['item']}: {one['value']:g}, z {one['z']:g}" for one in odd["flagged"]]
+    return lines
+
+
+def opinion(meant: dict[str, Any]) -> list[str]:
+    """The second opinion in sentences."""
+    model = meant["embedder"]
+    return [
+        f"{model['name']} ({model['digest'][:12]}, {model['precision']}); a row goes from a cosine of "
+        f"{meant['threshold']:g} on when it names {meant['numbers']:.2g} of the item's numbers. "
+        f"{meant['rows_hit']} rows, {meant['rows_by_meaning_alone']} of them by meaning alone; "
+        f"{meant['truncated_texts']} texts are longer than what the model reads."
+    ]
 
 
 def _funnel(body: dict[str, Any]) -> list[str]:

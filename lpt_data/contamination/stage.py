@@ -11,15 +11,19 @@ import numpy as np
 import orjson
 
 from lpt_data.config import DecontaminateConfig
-from lpt_data.contamination.canaries import code_recall, recall, run_canaries, run_code_canaries
+from lpt_data.contamination.canaries import RENAMED, code_recall, recall, run_canaries, run_code_canaries
 from lpt_data.contamination.index import Index, build_index
 from lpt_data.contamination.items import Benchmarks
 from lpt_data.contamination.judge import CRITERIA, Pairs, Stops, find_stops, pairs_of, removes, spans, undetectable
+from lpt_data.contamination.meaning import added
+from lpt_data.contamination.paraphrases import KIND, Paraphrases, caught_by_ngrams, measured
+from lpt_data.contamination.perplexity import LanguageModel, anomalies
 from lpt_data.contamination.scan import Finds, joined, scan
 from lpt_data.contamination.summary import summary
 from lpt_data.dataset import Dataset, TextBatch
 from lpt_data.dedup.rows import threads
 from lpt_data.progress import Progress
+from lpt_data.semantic import alike
 from lpt_data.stage import StageResult
 from manifests import decisions
 from manifests.errors import UsageError
@@ -50,6 +54,12 @@ def config_for(benchmarks: Benchmarks, **settings: Any) -> DecontaminateConfig:
             raise UsageError(
                 f"{option} is a share above 0, at most 1", seen=getattr(config, name), next=f"--{option} 0.5"
             )
+    if config.semantic is not None:
+        alike.check(config.semantic)
+    if not 0 <= config.semantic_numbers <= 1:
+        raise UsageError(
+            "the numbers that a row names are a share", seen=config.semantic_numbers, next="--semantic-numbers 0.67"
+        )
     if config.longest < 8:
         raise UsageError("pieces are matched from 8 words on", seen=config.longest, next="--longest 13")
     if config.workers is not None and config.workers < 1:
@@ -57,16 +67,29 @@ def config_for(benchmarks: Benchmarks, **settings: Any) -> DecontaminateConfig:
     return config
 
 
-def decider(benchmarks: Benchmarks) -> Callable[[Dataset, DecontaminateConfig, Progress], StageResult]:
+@dataclass(frozen=True)
+class Second:
+    """What a run is asked beside n-grams."""
+
+    semantics: alike.Semantics | None = None  # compares meanings, as `config.semantic` says
+    paraphrases: Paraphrases | None = None  # canaries
+    model: LanguageModel | None = None  # asked which items it finds unusually likely
+
+
+def decider(
+    benchmarks: Benchmarks, second: Second | None = None
+) -> Callable[[Dataset, DecontaminateConfig, Progress], StageResult]:
     """Return the stage function for these benchmarks; `lpt_data.stage.run_stage` writes what stays."""
-    return partial(_decide, benchmarks)
+    return partial(_decide, benchmarks, second or Second())
 
 
-def _decide(benchmarks: Benchmarks, dataset: Dataset, config: DecontaminateConfig, progress: Progress) -> StageResult:
+def _decide(
+    benchmarks: Benchmarks, second: Second, dataset: Dataset, config: DecontaminateConfig, progress: Progress
+) -> StageResult:
     progress(0, None, "indexing the benchmarks")
     index = build_index(benchmarks, config.stop_items)
     rows, ids, finds = read(dataset, index, config, progress)
-    return decided(dataset, benchmarks, index, config, (rows, ids, finds), progress)
+    return decided(dataset, benchmarks, index, config, (rows, ids, finds), progress, second)
 
 
 def decided(
@@ -76,8 +99,10 @@ def decided(
     config: DecontaminateConfig,
     scanned: tuple[np.ndarray, np.ndarray, Finds],
     progress: Progress,
+    second: Second | None = None,
 ) -> StageResult:
     """Judge rows that were scanned, as `read` gives them, and say what the benchmarks lost by them."""
+    second = second or Second()
     rows, ids, finds = scanned
     judged = judge(rows, ids, finds, benchmarks, index, config)
     progress(0, None, "canaries")
@@ -87,10 +112,36 @@ def decided(
     for number, told in enumerate(extra["benchmarks"]):
         told["canaries"] = recall(caught, benchmarks.of(number), index)
         if programs is not None and "programs" in told:
-            told["programs"]["canary"] = code_recall(programs, benchmarks.of(number), index)
+            told["canaries"][RENAMED] = code_recall(programs, benchmarks.of(number), index)
     record_ids = np.zeros((dataset.rows_in, 32), np.uint8)
     record_ids[rows] = ids
-    return StageResult(_decisions(benchmarks, index, judged), record_ids, extra)
+    if second.model is not None:
+        _ask_model(second, second.model, benchmarks, extra["benchmarks"], progress)
+    if second.paraphrases is not None:
+        seen = caught_by_ngrams(second.paraphrases, index, judged.stops, config)
+        rates = measured(second.paraphrases, seen, benchmarks, config, second.semantics, progress)
+        for told, rate in zip(extra["benchmarks"], rates, strict=True):
+            told["canaries"][KIND] = rate
+    result = StageResult(_decisions(benchmarks, index, judged), record_ids, extra)
+    if second.semantics is None:
+        return result
+    return added(result, dataset, benchmarks, config, second.semantics, progress)
+
+
+def _ask_model(
+    second: Second, model: LanguageModel, benchmarks: Benchmarks, told: list[dict[str, Any]], progress: Progress
+) -> None:
+    """Add to what is told of each benchmark which of its items a language model finds unusually likely."""
+    given = second.paraphrases
+    of_item = dict(zip(given.items, given.texts, strict=True)) if given is not None else {}
+    for number, body in enumerate(told):
+        mine = benchmarks.of(number)
+        questions = [benchmarks.items[i].question for i in mine]
+        found = anomalies(questions, [of_item.get(i) for i in mine], model, progress)
+        for one in found["flagged"]:
+            item = benchmarks.items[mine[one.pop("place")]]
+            one |= {"item": item.index, "record_id": item.record_id.hex()}
+        body["perplexity"] = found
 
 
 def read(
@@ -126,9 +177,7 @@ def judge(
     """Settle the stops, measure all pairs and choose for each row that goes the strongest evidence."""
     distinct = np.zeros(len(rows), bool)
     if len(rows):
-        names = np.ascontiguousarray(ids).view("<u8")[
-            :, 0
-        ]  # eight bytes of a hash: to sort all 32 takes ten times longer
+        names = np.ascontiguousarray(ids).view("<u8")[:, 0]  # eight bytes: to sort all 32 takes ten times longer
         distinct[np.unique(names, return_index=True)[1]] = True
     stops = find_stops(finds, index, distinct, config.stop_rows)
     pairs = pairs_of(finds, index, stops)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lpt_data.contracts import kto, preference, rlvr, sft, text
+from lpt_data.contracts import kto, preference, rlvr, sft, synthetic, text
 from lpt_data.contracts.survey import Contract
 
 CONTRACTS: Mapping[str, Contract] = {
@@ -13,4 +13,5 @@ CONTRACTS: Mapping[str, Contract] = {
     "preference": preference.CONTRACT,
     "rlvr": rlvr.CONTRACT,
     "kto": kto.CONTRACT,
+    "synthetic": synthetic.CONTRACT,
 }

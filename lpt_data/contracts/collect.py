@@ -77,8 +77,8 @@ class _Collector:
                 self.look_up(position, contract.questions(record))
             if self.lent.encode is not None and contract.render is not None:
                 self.render(position, record, self.lent.encode)
-            if self.lent.verifiers is not None and contract.judge is not None:
-                self.judge(position, record, self.lent.verifiers)
+        if self.lent.verifiers is not None:
+            self.judge(start, batch, self.lent.verifiers)
 
     def rated(self, batch: RecordBatch, ids: Sequence[bytes], keys: Sequence[bytes]) -> list[float]:
         """The pass rate of each row: the lent one, else that of its own columns, else NaN."""
@@ -150,16 +150,18 @@ class _Collector:
         for gate, detail in tokens.faults.items():
             self.fault(gate, position, detail)
 
-    def judge(self, position: int, record: Record, verifiers: Mapping[str, Verifier]) -> None:
+    def judge(self, start: int, batch: RecordBatch, verifiers: Mapping[str, Verifier]) -> None:
+        """Ask the verifiers about the rows of a batch, all at once."""
         if self.contract.judge is None:
             return
-        judgement = self.contract.judge(record, verifiers)
-        if judgement.missing is not None:
-            self.missing[judgement.missing] += 1
-        for name, detail in judgement.results.items():
-            self.judged[name] += 1
-            if detail is not None:
-                self.fault(name, position, detail)
+        judgements = self.contract.judge(list(zip(batch.records, batch.beside, strict=True)), verifiers)
+        for position, judgement in enumerate(judgements, start):
+            if judgement.missing is not None:
+                self.missing[judgement.missing] += 1
+            for name, detail in judgement.results.items():
+                self.judged[name] += 1
+                if detail is not None:
+                    self.fault(name, position, detail)
 
 
 class _Marks:

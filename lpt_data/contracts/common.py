@@ -19,6 +19,8 @@ NO_TOKENIZER = "no tokenizer was given"
 NO_LENGTH = "no maximum length was given"
 NO_REFERENCE = "no reference was given"
 NO_BENCHMARK = "no benchmark was given"
+NO_SEEDS = "no seeds were given"
+NO_PREVIOUS = "no earlier round was given"
 NO_LANGUAGE = "no language was declared"
 NO_RATES = "no row has a pass rate"
 
@@ -55,7 +57,8 @@ class Verifier(Protocol):
     """The judge that will score rollouts.
 
     Optional: `gold_completion(answer) -> str | None` writes a completion that must score 1, `wrong_completion(answer)`
-    one that must score 0.
+    one that must score 0; `ask_many(function, calls)` answers many calls with (value, reason why there is none) each,
+    which is how a verifier that may hang or die is lent.
     """
 
     def parse_gold(self, answer: str) -> bool:
@@ -114,6 +117,28 @@ Rule: TypeAlias = Callable[[Record], str | None]
 # (record id, key hash, record) -> share of a model's samples that were right, None where it is not known
 PassRates: TypeAlias = Callable[[bytes, bytes, Record], float | None]
 TextRule: TypeAlias = Callable[[Sequence[str]], str | None]  # of all strings of a record, which are collected once
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a verifier answered, or None with the reason why it gave no answer."""
+
+    value: Any
+    reason: str = ""
+
+
+def ask(verifier: Verifier, function: str, calls: Sequence[tuple[str, ...]]) -> list[Asked]:
+    """Call a function of a verifier once for each tuple of arguments; a call that fails has a reason and no value."""
+    many = getattr(verifier, "ask_many", None)
+    if many is not None:
+        return [Asked(value, reason) for value, reason in many(function, calls)] if calls else []
+    answers = []
+    for call in calls:
+        try:
+            answers.append(Asked(getattr(verifier, function)(*call)))
+        except Exception as error:  # the same call will be made in training
+            answers.append(Asked(None, f"raises {type(error).__name__}: {error}"))
+    return answers
 
 
 @dataclass(frozen=True)

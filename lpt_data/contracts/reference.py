@@ -33,7 +33,7 @@ def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> R
     """
     records: dict[bytes, int] = {}
     keys: dict[bytes, int] = {}
-    datasets = open_any(paths, contract.name)
+    datasets = open_any(paths, contract.kind)
     start = unread = 0
     for dataset in datasets:
         for batch in dataset.record_batches():
@@ -47,6 +47,34 @@ def read_against(paths: Sequence[str], contract: Contract, normaliser: str) -> R
     error = "" if items else f"no row of the reference could be read ({unread} quarantined)"
     files = tuple(file for dataset in datasets for file in sources(dataset))
     return Reference("the reference", items, unread, files, records, keys, datasets=datasets, error=error)
+
+
+def read_other(name: str, paths: Sequence[str]) -> Reference:
+    """Read rows that are compared by their texts: seeds or an earlier round, of any kind or with a question column.
+
+    BadInputError where no row can be read: nothing would have been compared.
+    """
+    expand(paths)
+    tried: list[str] = []
+    for column in (None, *QUESTION_COLUMNS):
+        try:
+            dataset = Dataset.open(paths, kind="text", text_column=column) if column else _of_any_kind(paths)
+            rows = sum(1 for _ in dataset.identified())
+        except LptError as error:
+            tried.append(f"{'by its columns' if column is None else f'column {column}'}: {error.what}")
+            continue
+        unread = len(dataset.quarantined())
+        return Reference(name, rows, unread, sources(dataset), datasets=(dataset,))
+    raise BadInputError(
+        f"{name} cannot be read",
+        seen="; ".join(tried[:2]),
+        next=f"check the file; its prompts belong in a column called one of: {', '.join(QUESTION_COLUMNS)}",
+    )
+
+
+def _of_any_kind(paths: Sequence[str]) -> Dataset:
+    kind = next((kind for kind in ("sft", *STAGES) if all(_fits(path, kind) for path in paths)), None)
+    return Dataset.open(paths, kind=kind)
 
 
 def open_any(paths: Sequence[str], kind: str) -> tuple[Dataset, ...]:
@@ -76,7 +104,7 @@ def read_benchmark(name: str, paths: Sequence[str], contracts: Sequence[Contract
     tried: list[str] = []
     for contract in contracts:
         try:
-            dataset = Dataset.open(paths, kind=contract.name)
+            dataset = Dataset.open(paths, kind=contract.kind)
             return _questions(name, dataset, contract)
         except LptError as error:
             tried.append(f"{contract.name}: {error.what}")

@@ -7,15 +7,28 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from lpt_data.contracts import answers, groups, rendered
-from lpt_data.contracts.common import Outcome, Record, Rule, Verifier, is_blank, share, skipped, user_turns
+from lpt_data.contracts.common import (
+    Asked,
+    Outcome,
+    Record,
+    Rule,
+    Verifier,
+    ask,
+    is_blank,
+    share,
+    skipped,
+    user_turns,
+)
 from lpt_data.contracts.survey import Contract, Judgement, Measure, Parts, Survey
 
+UNSCORED = "rlvr.verifier.unscored_share"  # the verifier hung, died or raised
 SPEAKERS = ("system", "user", "assistant", "tool")
 
 
@@ -75,65 +88,103 @@ def _shift(value: Any) -> Any:
     return value
 
 
-def _wrong(verifier: Verifier, answer: str) -> str:
-    """Return a completion that must not score: the verifier's own, or its gold completion of a perturbed answer."""
-    write_wrong: Callable[[str], str | None] | None = getattr(verifier, "wrong_completion", None)
-    if write_wrong is not None and (own := write_wrong(answer)) is not None:
-        return own
-    write_gold: Callable[[str], str | None] | None = getattr(verifier, "gold_completion", None)
-    other = perturbed(answer)
-    return (write_gold(other) if write_gold is not None else None) or other
+def judge(rows: Sequence[tuple[Record, Mapping[str, Any]]], verifiers: Mapping[str, Verifier]) -> list[Judgement]:
+    """Ask each row's own verifier, both ways: its gold must score 1; a wrong, empty or echoed answer must not."""
+    judgements = [Judgement(missing=record.get("verifier") or "(no verifier named)") for record, _ in rows]
+    for name, verifier in verifiers.items():
+        places = [place for place, (record, _) in enumerate(rows) if record.get("verifier") == name]
+        trials = [_Trial(rows[place][0], name) for place in places]
+        _self_test(trials, verifier)
+        for place, trial in zip(places, trials, strict=True):
+            judgements[place] = Judgement(trial.results)
+    return judgements
 
 
-def _scored(verifier: Verifier, completion: str, answer: str, what: str) -> str | None:
-    """Return what is wrong when a completion that must score nothing is paid or raises."""
-    try:
-        reward = verifier.score(completion, answer)
-    except Exception as error:  # the same call will be made in training
-        return f"{what}: raises {type(error).__name__}: {error}"
-    return f"{what}: scores {reward:g}" if reward else None
+@dataclass
+class _Trial:
+    """One row under test: what is known so far."""
+
+    record: Record
+    verifier: str
+    results: dict[str, str | None] = field(default_factory=dict)
+    gold: str | None = None  # a completion that must score 1
+
+    @property
+    def answer(self) -> str:
+        return self.record["answer"]
+
+    def unanswered(self, reason: str) -> None:
+        """Note that the verifier gave no answer at all to one of the calls."""
+        if reason and not self.results.get(UNSCORED):
+            self.results[UNSCORED] = f"{self.verifier} {reason} on {self.answer!r}"
 
 
-def judge(record: Record, verifiers: Mapping[str, Verifier]) -> Judgement:
-    """Ask the row's own verifier, both ways: its gold must score 1; a wrong, an empty and an echoed answer must not."""
-    name = record.get("verifier") or ""
-    verifier = verifiers.get(name)
-    if verifier is None:
-        return Judgement(missing=name or "(no verifier named)")
-    answer = record["answer"]
-    results: dict[str, str | None] = {}
-    try:
-        read = verifier.parse_gold(answer)
-        results["rlvr.gold.unparsed_share"] = None if read else f"{name} cannot read {answer!r}"
-    except Exception as error:
-        read = False
-        results["rlvr.gold.unparsed_share"] = f"{name} raises {type(error).__name__}: {error} on {answer!r}"
-    if not read:
-        return Judgement(results)
-    results.update(_self_test(record, verifier, answer))
-    return Judgement(results)
+def _self_test(trials: Sequence[_Trial], verifier: Verifier) -> None:
+    read = ask(verifier, "parse_gold", [(trial.answer,) for trial in trials])
+    for trial, said in zip(trials, read, strict=True):
+        trial.results[UNSCORED] = None
+        trial.unanswered(said.reason)
+        fault = f"{trial.verifier} {said.reason or 'cannot read'}{' on' if said.reason else ''} {trial.answer!r}"
+        trial.results["rlvr.gold.unparsed_share"] = None if said.value else fault
+    live = [trial for trial, said in zip(trials, read, strict=True) if said.value]
+    if hasattr(verifier, "gold_completion"):
+        live = _with_gold(live, verifier)
+    wrong = _wrong(live, verifier)
+    told = {
+        "rlvr.verifier.wrong_accepted_share": [(bad, f"wrong answer {bad!r}") for bad in wrong],
+        "rlvr.verifier.empty_accepted_share": [("", "empty completion")] * len(live),
+        "rlvr.verifier.echo_accepted_share": [(_echo(t.record), "prompt repeated as the answer") for t in live],
+    }
+    for check, completions in told.items():
+        calls = [(text, trial.answer) for trial, (text, _) in zip(live, completions, strict=True)]
+        for trial, (_, what), said in zip(live, completions, ask(verifier, "score", calls), strict=True):
+            trial.unanswered(said.reason)
+            paid = said.reason or (f"scores {said.value:g}" if said.value else "")
+            trial.results[check] = f"{what}: {paid}" if paid else None
 
 
-def _self_test(record: Record, verifier: Verifier, answer: str) -> dict[str, str | None]:
-    results: dict[str, str | None] = {}
-    write_gold: Callable[[str], str | None] | None = getattr(verifier, "gold_completion", None)
-    try:
-        gold = write_gold(answer) if write_gold is not None else None
-        if write_gold is not None:
-            unsolved = f"the verifier found no right answer to {answer!r}" if gold is None else None
-            results["rlvr.gold.unsolved_share"] = unsolved
-        if gold is not None:
-            reward = verifier.score(gold, answer)
-            results["rlvr.verifier.gold_rejected_share"] = None if reward == 1 else f"gold scores {reward} on itself"
-        wrong = _wrong(verifier, answer)
-    except Exception as error:
-        results["rlvr.verifier.gold_rejected_share"] = f"raises {type(error).__name__}: {error}"
-        return results
-    results["rlvr.verifier.wrong_accepted_share"] = _scored(verifier, wrong, answer, f"wrong answer {wrong!r}")
-    results["rlvr.verifier.empty_accepted_share"] = _scored(verifier, "", answer, "empty completion")
-    echo = "\n".join(m.get("content") or "" for m in record["prompt"])
-    results["rlvr.verifier.echo_accepted_share"] = _scored(verifier, echo, answer, "prompt repeated as the answer")
-    return results
+def _with_gold(trials: Sequence[_Trial], verifier: Verifier) -> list[_Trial]:
+    """Let the verifier solve and score its own golds; return the rows that can be tested further."""
+    check = "rlvr.verifier.gold_rejected_share"
+    live = []
+    for trial, said in zip(trials, ask(verifier, "gold_completion", [(t.answer,) for t in trials]), strict=True):
+        trial.unanswered(said.reason)
+        if said.reason:
+            trial.results[check] = said.reason
+            continue
+        trial.gold = said.value
+        unsolved = f"the verifier found no right answer to {trial.answer!r}" if said.value is None else None
+        trial.results["rlvr.gold.unsolved_share"] = unsolved
+        live.append(trial)
+    solved = [trial for trial in live if trial.gold is not None]
+    scores = ask(verifier, "score", [(trial.gold or "", trial.answer) for trial in solved])
+    for trial, said in zip(solved, scores, strict=True):
+        trial.unanswered(said.reason)
+        trial.results[check] = None if said.value == 1 else said.reason or f"gold scores {said.value} on itself"
+    return [trial for trial, said in zip(solved, scores, strict=True) if not said.reason] + [
+        trial for trial in live if trial.gold is None
+    ]
+
+
+def _wrong(trials: Sequence[_Trial], verifier: Verifier) -> list[str]:
+    """Return completions that must not score: the verifier's own, or its gold completion of a perturbed answer."""
+    own = [Asked(None)] * len(trials)
+    if hasattr(verifier, "wrong_completion"):
+        own = ask(verifier, "wrong_completion", [(trial.answer,) for trial in trials])
+    for trial, said in zip(trials, own, strict=True):
+        trial.unanswered(said.reason)
+    others = [perturbed(trial.answer) for trial in trials]
+    golds = [Asked(None)] * len(trials)
+    if hasattr(verifier, "gold_completion"):
+        golds = ask(verifier, "gold_completion", [(other,) for other in others])
+    return [
+        mine.value if mine.value is not None else (gold.value or other)
+        for mine, gold, other in zip(own, golds, others, strict=True)
+    ]
+
+
+def _echo(record: Record) -> str:
+    return "\n".join(m.get("content") or "" for m in record["prompt"])
 
 
 def _judged(name: str, *, unable: str = "") -> Measure:
@@ -178,6 +229,7 @@ MEASURES: dict[str, Measure] = {
     "rlvr.verifier.wrong_accepted_share": _judged("rlvr.verifier.wrong_accepted_share"),
     "rlvr.verifier.empty_accepted_share": _judged("rlvr.verifier.empty_accepted_share"),
     "rlvr.verifier.echo_accepted_share": _judged("rlvr.verifier.echo_accepted_share"),
+    UNSCORED: _judged(UNSCORED),
     "rlvr.prompt.render_failed_share": rendered.render_failures,
     "rlvr.prompt.double_bos_share": rendered.double_bos,
     "rlvr.prompt.over_budget_share": rendered.over_budget,

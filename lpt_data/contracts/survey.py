@@ -30,6 +30,7 @@ from lpt_data.contracts.common import (
 )
 from lpt_data.dataset import Dataset
 from lpt_data.keys import NORMALISERS, canonical_key, key_hash, key_hashes, key_of
+from manifests.canon import kind_of
 from manifests.errors import BadInputError, RecordError
 
 
@@ -56,6 +57,10 @@ class Judgement:
 
     results: Mapping[str, str | None] = field(default_factory=dict)
     missing: str | None = None
+
+
+# (record, other columns) of some rows, the verifiers by name -> a judgement of each
+Judge: TypeAlias = Callable[[Sequence[tuple[Record, Mapping[str, Any]]], Mapping[str, Verifier]], list[Judgement]]
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,8 @@ class Instruments:
     verifiers: Mapping[str, Verifier] | None = None
     against: Reference | None = None
     benchmarks: tuple[Reference, ...] = ()
+    seeds: Reference | None = None  # what the rows were generated from
+    previous: tuple[Reference, ...] = ()  # earlier rounds of the same data, the oldest first
     languages: tuple[str, ...] = ()  # declared ones, ISO 639-1
     pass_rates: PassRates | None = None
     scored: tuple[str, ...] = ()  # the files behind them
@@ -165,7 +172,7 @@ Measure: TypeAlias = Callable[[Survey], Outcome]
 class Contract:
     """What a kind of data has to keep: rules for each row, measures over all rows, and how a row is read as a task."""
 
-    name: str  # also the kind of its canonical records
+    name: str
     default_key: str
     parts: (
         Callable[[Record, bytes], Parts] | None
@@ -175,12 +182,17 @@ class Contract:
     measures: Mapping[str, Measure]
     text_rules: Mapping[str, TextRule] = field(default_factory=lambda: CHARACTER_RULES)
     render: Callable[[Record, Encoder, int | None], RowTokens] | None = None
-    judge: Callable[[Record, Mapping[str, Verifier]], Judgement] | None = None
+    judge: Judge | None = None
     # (batch, normaliser, key hashes) -> the facts of each row that measures of this contract alone need
     look: Callable[[RecordBatch, str, Sequence[bytes]], Sequence[Any]] | None = None
     rate: Callable[[Mapping[str, Any]], float | None] | None = None  # other columns of a row -> its pass rate
     sample: Callable[[Record], str] | None = None  # the text of a row whose language is told
     sees: tuple[str, ...] = ()  # of `audit.UNSEEN`, what this contract does look for
+
+    @property
+    def kind(self) -> str:
+        """Kind of its canonical records."""
+        return kind_of(self.name)
 
 
 def short_hash(data: bytes) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from lpt_data.dedup.graph import Batches
+from lpt_data.dedup.graph import Batches, deal
 from lpt_data.dedup.lsh import BITMAP, buckets
 from lpt_data.dedup.rows import Rows, Run
 from lpt_data.dedup.shingles import ShingleSets
@@ -164,6 +164,31 @@ class Standing:
     positions: np.ndarray  # int64 [m]
     place: np.ndarray  # int64 [m]: in the declared order
     ranks: np.ndarray  # int64 [m]: of the record ids
+
+
+def outcomes(
+    rows: Rows,
+    standing: Standing,
+    root: np.ndarray,
+    threshold: float,
+    ngram: int,
+    run: Run,
+    spill: Spill,
+    room: int,
+) -> tuple[int, Iterator[Outcome]]:
+    """The number of batches that components (``root``, int [m]) are dealt into, and what is found about each."""
+    weights = 8 * rows.shingles[standing.positions].astype(np.int64) + 12 * rows.keys.width + 8 * BITMAP + ROW
+    batches = deal(root, standing.place, weights, max(room // 2, 1))
+    load = loader(rows, standing, batches, ngram, run, spill, room)
+
+    def of_each() -> Iterator[Outcome]:
+        for chain in batches.chains:
+            if len(chain) == 1:
+                yield cover_batch(load(chain[0]), threshold, rows.references)
+            else:
+                yield from cover_chain(chain, load, threshold, rows.references, room)
+
+    return batches.count, of_each()
 
 
 def loader(

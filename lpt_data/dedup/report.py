@@ -23,8 +23,9 @@ REASONS = (
     "empty_text",
     "duplicate_of_reference",
     "duplicated_row",
+    "semantic_duplicate",
 )
-EXACT, NORMALIZED, NEAR, EMPTY, REFERENCE, DUPLICATED = range(1, 7)
+EXACT, NORMALIZED, NEAR, EMPTY, REFERENCE, DUPLICATED, SEMANTIC = range(1, 8)
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Removals:
     reason: np.ndarray  # int8 [n], an index into REASONS
     witness: np.ndarray  # int64 [n], the position of the kept row, -1 where there is none
     score: np.ndarray  # float64 [n]
-    match: np.ndarray  # int8 [n], EXACT, NORMALIZED or NEAR: how a row resembles its witness; 0 without one
+    match: np.ndarray  # int8 [n], EXACT, NORMALIZED, NEAR or SEMANTIC: how a row resembles its witness; 0 without one
 
 
 def biggest_keeper(rows: Rows, found: Removals) -> dict[str, Any] | None:
@@ -81,27 +82,31 @@ def alarms(rows: Rows, found: Removals, dataset: Dataset, share: float) -> list[
     ]
 
 
-def weakest(rows: Rows, found: Removals) -> list[dict[str, Any]]:
-    """The near duplicates that went on the lowest score, first the one most worth a doubt."""
-    near = np.flatnonzero((found.match == NEAR) & (found.reason > 0))
+def weakest(rows: Rows, found: Removals, match: int = NEAR) -> list[dict[str, Any]]:
+    """The duplicates of one kind that went on the lowest score, first the one most worth a doubt."""
+    near = np.flatnonzero((found.match == match) & (found.reason > 0) & (found.witness >= 0))
     order = near[np.lexsort((rows.rows[near], found.score[near]))][:WEAKEST]
     return [
         {
             "row": int(rows.rows[position]),
             "witness_row": int(rows.rows[found.witness[position]]),
             "score": float(found.score[position]),
-            **dict(zip(("text", "witness_text"), _differing(rows, position, found.witness[position]), strict=True)),
+            **dict(zip(("text", "witness_text"), _texts(rows, position, found.witness[position]), strict=True)),
             **({"of_reference": True} if found.witness[position] < rows.references else {}),
         }
         for position in order.tolist()
     ]
 
 
-def _differing(rows: Rows, a: int, b: int) -> tuple[str, str]:
+def _texts(rows: Rows, a: int, b: int) -> tuple[str, str]:
+    first, second = (rows.text(int(i)).decode("utf-8", "replace") for i in (a, b))
+    return differing(first, second)
+
+
+def differing(a: str, b: str) -> tuple[str, str]:
     """Excerpts of two texts, each from shortly before the first character that differs."""
-    texts = [rows.text(int(i)).decode("utf-8", "replace") for i in (a, b)]
-    same = next((i for i, (x, y) in enumerate(zip(*texts, strict=False)) if x != y), min(map(len, texts)))
+    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     start = max(0, same - EXCERPT // 4)
     lead = "…" if start else ""
-    first, second = (lead + t[start : start + EXCERPT] + ("…" if len(t) > start + EXCERPT else "") for t in texts)
+    first, second = (lead + t[start : start + EXCERPT] + ("…" if len(t) > start + EXCERPT else "") for t in (a, b))
     return first, second

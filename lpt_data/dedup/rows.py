@@ -157,7 +157,7 @@ def read(
 
 
 def sketched_again(
-    rows: Rows, left_out: np.ndarray, scheme: Scheme, bands: Bands, run: Run, spill: Spill, budget: Room | None
+    rows: Rows, left_out: np.ndarray, scheme: Scheme, bands: Bands | None, run: Run, spill: Spill, budget: Room | None
 ) -> Rows:
     """The rows with sketches that leave some shingles out, made of the texts that were kept."""
     made = _Sketches(bands, spill)

@@ -60,5 +60,5 @@ def _benchmark_pair(body: Mapping[str, Any], one: Shown) -> Pair:
         left_name=f"removed: {place_name(body, one.row)}",
         right_name=f"item {one.item} of {one.benchmark}",
         why=f"lpt why {body['stage_id']}:{one.row}",
-        detail=f"{one.longest:g} words in one piece",
+        detail=one.evidence,
     )

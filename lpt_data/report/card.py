@@ -12,7 +12,7 @@ import yaml
 
 from lpt_data.report import words
 from lpt_data.report.markdown import block, code, said, table
-from lpt_data.report.story import ColumnStory, Flow, ManifestStory, Pair, StageStory
+from lpt_data.report.story import ColumnStory, Flow, ManifestStory, Pair, StageStory, contamination_of
 
 PAIRS = 20  # pairs of texts in a Markdown file
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
@@ -44,7 +44,7 @@ def card(story: ManifestStory) -> str:
     lines += ["## Where the rows went", "", *_flows(story.flows)]
     lines += ["## Sources", "", *_sources(body)]
     lines += ["## Checks", "", *_checks(story), *_unchecked(body)]
-    lines += _contamination(story.of_stage("decontaminate"))
+    lines += _contamination(story.contaminations())
     lines += _personal(story)
     lines += ["## Not known", ""]
     lines += [f"- {name}: {why}." for name, why in _UNKNOWN]
@@ -60,8 +60,8 @@ def stage_markdown(story: StageStory) -> str:
     lines = [f"# {said(str(body['stage']))} {code(body['stage_id'])}", "", *_flows([story.flow])]
     rows = [[said(reason), words.ACTIONS[action], words.count(n)] for action, reason, n in story.reasons]
     lines += ["## Why", "", *table(["reason", "rows were", "rows:"], rows)] if rows else []
-    if body["stage"] == "decontaminate":
-        lines += _contamination([body])
+    if (found := contamination_of(body)) is not None:
+        lines += _contamination([found])
     if story.keepers:
         rows = [[str(k.row), words.count(k.absorbed), said(k.excerpt)] for k in story.keepers]
         lines += ["## Kept rows that stand for the most", "", *table(["row:", "stands for:", "its text"], rows)]

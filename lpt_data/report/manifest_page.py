@@ -39,7 +39,7 @@ def manifest_page(story: ManifestStory) -> str:
         ("funnel", "Rows", _funnel(story)),
         ("checks", "Checks", _checks(story)),
         ("splits", "Splits", _splits(story)),
-        ("contamination", "Contamination", topics.contamination(story.of_stage("decontaminate"))),
+        ("contamination", "Contamination", topics.contamination(story.contaminations())),
         ("mixture", "Mixture", topics.mixture(story.of_stage("mix"))),
         ("evidence", "Evidence", evidence(story.pairs, story.pairs_of, _EVIDENCE, stages=True)),
         ("unchecked", "Not checked", _unchecked(story)),

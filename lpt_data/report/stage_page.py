@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from lpt_data.report import charts, topics, words
 from lpt_data.report.document import ROOM_FOR_TEXTS, document
 from lpt_data.report.html import Child, Html, el, join
+from lpt_data.report.meaning import meanings
 from lpt_data.report.parts import (
     Cell,
     Column,
@@ -21,22 +22,20 @@ from lpt_data.report.parts import (
     table,
     toolbar,
 )
-from lpt_data.report.story import Pair, StageStory
+from lpt_data.report.story import Pair, StageStory, contamination_of
 
 
 def stage_page(story: StageStory) -> str:
     """Return the whole page."""
     body = story.body
     rewritten = sum(n for action, _, n in story.reasons if action == "rewrite")
+    found = contamination_of(body)
     told = (body["extra"].get("splits") or {}, body["extra"].get("disjoint") or ())
     sections = [
         ("funnel", "Rows", section("funnel", "Where the rows went", charts.funnel([story.flow]), _reasons(story))),
         ("mixture", "Mixture", topics.mixture([body]) if body["stage"] == "mix" else None),
-        (
-            "contamination",
-            "Contamination",
-            topics.contamination([body]) if body["stage"] == "decontaminate" else None,
-        ),
+        ("contamination", "Contamination", topics.contamination([found] if found is not None else [])),
+        ("meaning", "Meaning", meanings(body["extra"])),
         ("splits", "Splits", _splits(*told)),
         ("evidence", "Evidence", evidence(story.pairs, story.pairs_of + rewritten, _evidence_title(story))),
         ("pictures", "Distributions", _pictures(story)),

@@ -171,5 +171,21 @@ class ManifestStory:
         """Return the records of the stages of one name behind this admission."""
         return [body for _, body in self.stages if body is not None and body.get("stage") == name]
 
+    def contaminations(self) -> list[Mapping[str, Any]]:
+        """Return what the stages behind this admission found of benchmarks."""
+        found = [contamination_of(body) for _, body in self.stages if body is not None]
+        return [told for told in found if told is not None]
+
 
 Story = StageStory | ManifestStory
+
+
+def contamination_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the record of a stage that looked for benchmarks, as decontamination tells it, or None.
+
+    Deduplication may do so in the same read (`lpt data dedup --benchmark`), and keeps what it found apart.
+    """
+    if body.get("stage") == "decontaminate":
+        return body
+    told = body.get("extra", {}).get("decontamination")
+    return None if told is None else {**body, "extra": told}

@@ -15,6 +15,7 @@ _WHY = {
     ("clean", "decontaminate"): "the scan saw other texts than those that stay",
     ("clean", "split"): "texts that cleaning makes alike may lie on both sides, and the keys were those of other texts",
     ("clean", ""): "what came before saw other texts than those that stay",
+    ("boilerplate", "dedup"): "texts that cutting makes alike were compared before they were alike, and stay as copies",
     ("dedup", "split"): "copies may lie on both sides of the split, and the sizes that were asked for change",
     ("dedup", "mix"): "the repeats that the mixture asked for are taken for copies, and its shares change",
     ("dedup", "decontaminate"): "copies were scanned one by one, and the hits count them",

@@ -1,7 +1,8 @@
 """The one table of what a recipe can say: each stage with its place in the order, its options, and its work.
 
-The right order is clean → exact → near → semantic → quality → decontaminate → split → mix → pack → audit, admit. To
-add a stage: a function that makes its work (`lpt_data.works` where a command does the same), and one line of STAGES.
+The right order is clean, boilerplate → exact → near → semantic → quality → decontaminate → split → mix → pack → audit,
+admit. To add a stage: a function that makes its work (`lpt_data.works` where a command does the same), and one line of
+STAGES.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpt_data import works
-from lpt_data.config import CleanConfig, DecontaminateConfig, DedupConfig, PairsConfig, SplitConfig
+from lpt_data.config import BoilerplateConfig, CleanConfig, DecontaminateConfig, DedupConfig, PairsConfig, SplitConfig
 from lpt_data.option_values import config_of, text, texts
 from lpt_data.progress import Progress
+from lpt_data.run.meaning import semantic_config, with_semantics
 from lpt_data.stage import StageReport, Work
 from lpt_data.works import Source
 from manifests.errors import UsageError
@@ -122,16 +124,28 @@ def _quality(given: Given) -> Work:
     return works.clean(given.source, _quality_options(given.options, given.where), given.out)
 
 
-# -- dedup, decontaminate
+# -- boilerplate, dedup, decontaminate
+
+
+def _boilerplate_config(options: Options, where: str) -> BoilerplateConfig:
+    from lpt_data.boilerplate.stage import check
+
+    config = config_of(BoilerplateConfig, options, where)
+    check(config)
+    return config
+
+
+def _boilerplate(given: Given) -> Work:
+    return works.boilerplate(given.source, _boilerplate_config(given.options, given.where), given.out)
 
 
 def _dedup_config(options: Options, where: str) -> DedupConfig:
     from lpt_data.dedup.stage import check
 
-    config = config_of(DedupConfig, _without(options, "against", "benchmark"), where)
+    config = config_of(DedupConfig, _without(options, "against", "benchmark", "semantic", "embedder"), where)
     _benchmarks(options)
     check(config)
-    return config
+    return replace(config, semantic=semantic_config(options, config.method, where))
 
 
 def _dedup_places(options: Options) -> tuple[int, int]:
@@ -141,7 +155,8 @@ def _dedup_places(options: Options) -> tuple[int, int]:
 
 def _dedup(given: Given) -> Work:
     config = _dedup_config(given.options, given.where)
-    return works.dedup(given.source, config, given.out, given.paths("against"), given.benchmarks())
+    config, semantics = with_semantics(config, given.options, given.where, given.path, given.catalog)
+    return works.dedup(given.source, config, given.out, given.paths("against"), given.benchmarks(), semantics)
 
 
 def _decontaminate_config(options: Options, where: str) -> DecontaminateConfig:
@@ -282,7 +297,7 @@ def _drop(given: Given) -> Work:
 
     options = given.options
     return drop_work(
-        given.source.open(kind=contract_of(options["contract"]).name),
+        given.source.open(kind=contract_of(options["contract"]).kind),
         options["contract"],
         texts(options["check"], f"{given.where}: check"),
         out=given.out,
@@ -368,6 +383,9 @@ _AUDIT = ("contract", "train", "validation", "test", "benchmark", "against", "po
 _DROP = ("contract", "check", "key", "tokenizer", "max_length", "against", "benchmark")
 
 
+_SECOND = ("semantic", "semantic_numbers", "paraphrases", "perplexity")  # for the command alone
+
+
 def _at(place: int, last: int | None = None) -> Callable[[Options], tuple[int, int]]:
     return lambda options: (place, place if last is None else last)
 
@@ -375,12 +393,14 @@ def _at(place: int, last: int | None = None) -> Callable[[Options], tuple[int, i
 STAGES: dict[str, Stage] = {
     "clean": Stage(_fields(CleanConfig), _clean_places, _clean_config, _clean),
     "dedup": Stage(
-        (*_fields(DedupConfig), "against", "benchmark"), _dedup_places, _dedup_config, _dedup, references=_against
+        (*_fields(DedupConfig), "embedder", "against", "benchmark"),
+        _dedup_places, _dedup_config, _dedup, references=_against,
     ),
+    "boilerplate": Stage(_fields(BoilerplateConfig), _at(CLEAN, EXACT), _boilerplate_config, _boilerplate),
     "quality": Stage(("rules", "languages", "limits"), _at(QUALITY), _quality_options, _quality),
     "drop": Stage(_DROP, _at(CLEAN, MIX), _drop_options, _drop, references=_against),
     "decontaminate": Stage(
-        (*_fields(DecontaminateConfig, "benchmarks"), "benchmark", "report"),
+        (*_fields(DecontaminateConfig, "benchmarks", *_SECOND), "benchmark", "report"),
         _at(DECONTAMINATE), _decontaminate_config, _decontaminate, after=_contamination_report,
     ),
     "split": Stage(_fields(SplitConfig), _at(SPLIT), _split_config, _split, parts=_split_parts),

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lpt_train.rewards import countdown, integer
+from lpt_train.rewards import code, countdown, integer, maths, schema
 from lpt_train.rewards.verifier import Canary, Verifier
 from manifests.errors import BadInputError, UsageError
 
@@ -18,6 +18,9 @@ __all__ = ["FROM_RECORD", "REWARDS", "Canary", "RewardTerm", "Verifier", "parse_
 REWARDS: dict[str, Verifier] = {
     "countdown": countdown.VERIFIER,
     "integer": integer.VERIFIER,
+    "math": maths.VERIFIER,
+    "code": code.VERIFIER,
+    "schema": schema.VERIFIER,
 }
 
 FROM_RECORD = "record"  # scored by the verifier that the record itself names

@@ -39,11 +39,18 @@ def _value(text: str, match: re.Match[str]) -> Fraction | None:
     return -value if sign and (sign[1] or sign[2]) in "-\u2212" else value
 
 
-def _last_number(text: str) -> Fraction | None:
+def last_number(text: str) -> Fraction | None:
+    """The last number of a text."""
     last = None
     for match in _NUMBER.finditer(text):
         last = match
     return None if last is None else _value(text, last)
+
+
+def numbers(text: str) -> list[Fraction]:
+    """The distinct numbers of a text, in the order in which they first occur."""
+    found = (_value(text, match) for match in _NUMBER.finditer(text))
+    return list(dict.fromkeys(value for value in found if value is not None))
 
 
 def _marked(text: str) -> Fraction | None:
@@ -55,7 +62,7 @@ def _marked(text: str) -> Fraction | None:
     return None if found is None else _value(text, found)
 
 
-def _boxed(text: str) -> str | None:
+def boxed(text: str) -> str | None:
     r"""The content of the last balanced ``\boxed{…}``."""
     start = text.rfind("\\boxed{")
     if start < 0:
@@ -73,10 +80,10 @@ def read_number(completion: str) -> Fraction | None:
     text = _FRAC.sub(r"\1/\2", completion[-MAX_TAIL:])
     if (value := _marked(text)) is not None:
         return value
-    for part in (last_tagged(text), _boxed(text)):
-        if part is not None and (value := _last_number(part)) is not None:
+    for part in (last_tagged(text), boxed(text)):
+        if part is not None and (value := last_number(part)) is not None:
             return value
-    return _last_number(text)
+    return last_number(text)
 
 
 def gold(answer: str) -> int | None:

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -35,7 +35,8 @@ from manifests.errors import BadInputError
 
 BATCH = 16  # items of one message
 START_SECONDS = 60.0  # for a worker to import the reward's module
-MAX_REPLY = 1 << 20  # bytes; a reply holds a few numbers and one short message
+MAX_REPLY = 8 << 20  # bytes; a reply holds a few numbers and one short message, or completions that a verifier wrote
+READ = 1 << 20  # bytes at a time
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Score:
 class _Job:
     term: int
     items: list[int]
+    asked: str = "score"
 
 
 @dataclass
@@ -76,9 +78,9 @@ class RewardPool:
     """A fixed number of worker processes that score items; a context manager.
 
     ``seconds`` is the time limit of one item (and of one batch, before its items are tried singly); ``memory_mb``
-    bounds a worker's address space. ``network`` says how workers are kept off the network: ``namespace`` or ``audit
-    hook``. ``failures`` counts unscorable items by reason; ``examples`` keeps one message per reason. Not for
-    several threads.
+    bounds a worker's address space. ``network`` says how workers are kept off the network: ``namespace``, ``audit
+    hook``, or ``none needed`` (only verifiers of the table, none of which opens a connection). ``failures`` counts
+    unscorable items by reason; ``examples`` keeps one message per reason. Not for several threads.
     """
 
     def __init__(
@@ -123,26 +125,39 @@ class RewardPool:
         """One score per item, in order; never raises for what a reward does."""
         values: list[list[float | None]] = [[None] * len(self.terms) for _ in items]
         reasons = [""] * len(items)
-        jobs = deque(
-            _Job(term, list(range(start, min(start + BATCH, len(items)))))
-            for term in range(len(self.terms))
-            for start in range(0, len(items), BATCH)
-        )
+        jobs = [job for term in range(len(self.terms)) for job in _batches(term, len(items), "score")]
+        for job, answered, why in self._answered(jobs, items):
+            for item, value, reason in zip(job.items, answered, why, strict=True):
+                values[item][job.term] = value
+                reasons[item] = reasons[item] or reason
+        self.failures.update(reason for reason in reasons if reason)
+        return [self._total(row, reason) for row, reason in zip(values, reasons, strict=True)]
+
+    def ask(self, function: str, items: Sequence[Item]) -> list[tuple[Any, str]]:
+        """What a function of each item's verifier answers (`parse_gold`, say), or None and the reason why it did not.
+
+        For a pool of one term, the record's verifier.
+        """
+        found: list[tuple[Any, str]] = [(None, "")] * len(items)
+        for job, answered, why in self._answered(_batches(0, len(items), function), items):
+            for item, value, reason in zip(job.items, answered, why, strict=True):
+                found[item] = (value, reason)
+        return found
+
+    def _answered(self, todo: Iterable[_Job], items: Sequence[Item]) -> Iterator[tuple[_Job, list[Any], list[str]]]:
+        """Run jobs and yield what each came to; one that fails as a whole is tried again item by item."""
+        jobs = deque(todo)
         while jobs or any(worker.job is not None for worker in self._workers):
             self._assign(jobs, items)
             for worker, reply in self._wait():
                 job, worker.job = worker.job, None
                 assert job is not None
                 if len(job.items) > 1 and set(reply["reasons"]) & _RETRIED:
-                    jobs.extendleft(_Job(job.term, [item]) for item in reversed(job.items))
+                    jobs.extendleft(_Job(job.term, [item], job.asked) for item in reversed(job.items))
                     continue
-                for item, value, reason in zip(job.items, reply["values"], reply["reasons"], strict=True):
-                    values[item][job.term] = value
-                    reasons[item] = reasons[item] or reason
-                    if reason and reply["detail"]:
-                        self.examples.setdefault(reason, reply["detail"])
-        self.failures.update(reason for reason in reasons if reason)
-        return [self._total(row, reason) for row, reason in zip(values, reasons, strict=True)]
+                for reason in filter(None, reply["reasons"] if reply["detail"] else ()):
+                    self.examples.setdefault(reason, reply["detail"])
+                yield job, reply["values"], reply["reasons"]
 
     def check(self, probes: Sequence[Item] = ()) -> None:
         """Runs the canaries of each verifier in use and, for a function, a batch of probes out of the data.
@@ -242,7 +257,9 @@ class RewardPool:
                 "prompts": [item.prompt for item in chosen],
             }
             worker.deadline = time.monotonic() + self.seconds
-            _send(worker, frame({"term": worker.job.term, "columns": columns}), worker.deadline)
+            _send(
+                worker, frame({"term": worker.job.term, "asked": worker.job.asked, "columns": columns}), worker.deadline
+            )
 
     def _wait(self) -> list[tuple[_Worker, dict[str, Any]]]:
         """What busy workers answered; one that ended or ran out of time is killed and answers with the reason."""
@@ -266,6 +283,10 @@ class RewardPool:
             _kill(worker)
             done.append((worker, {"values": [None] * n, "reasons": [reason] * n, "detail": ""}))
         return done
+
+
+def _batches(term: int, n: int, asked: str) -> list[_Job]:
+    return [_Job(term, list(range(start, min(start + BATCH, n))), asked) for start in range(0, n, BATCH)]
 
 
 def _readable(workers: Iterable[_Worker], seconds: float) -> list[IO[bytes] | None]:
@@ -297,7 +318,7 @@ def _receive(worker: _Worker) -> dict[str, Any] | None:
     """The worker's message if all of it has come; marks a worker whose pipe ended or whose message is no message."""
     assert worker.process.stdout is not None
     try:
-        chunk = os.read(worker.process.stdout.fileno(), MAX_REPLY)
+        chunk = os.read(worker.process.stdout.fileno(), READ)
     except BlockingIOError:
         return None
     worker.buffer += chunk

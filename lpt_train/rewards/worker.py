@@ -4,8 +4,8 @@
 because what runs here is a user's function over a model's text: an unpickled reply could run code in the trainer.
 ``print`` in a reward goes to standard error, never into the pipe.
 
-Left out: a sandbox for hostile code. The limits hold against accidents (loops, leaks, crashes), not against an
-attacker.
+Left out: a sandbox for a user's functions. The limits hold against accidents (loops, leaks, crashes), not against an
+attacker; programs that a model wrote run in processes of their own (`lpt_train.rewards.confine`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ CLONE_NEWUSER, CLONE_NEWNET, PR_SET_PDEATHSIG = 0x10000000, 0x40000000, 1
 # Audit events that would reach a network, or a program that the audit hook does not follow into.
 NETWORK_EVENTS = ("socket.", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "os.fork")
 
-Scored = tuple[list[float | None], list[str], str]  # values, reasons ("" where scored), detail of one failure
-BatchFunction = Callable[[dict[str, list[str]]], Scored]
+Scored = tuple[list[Any], list[str], str]  # values, reasons ("" where there is one), detail of one failure
+BatchFunction = Callable[[dict[str, list[str]], str], Scored]  # columns and what is asked of a verifier
 
 
 def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
@@ -47,8 +47,11 @@ def frame(message: dict[str, Any]) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-def leave_network() -> str:
-    """Cuts the network off: an empty network namespace where the kernel allows one, else an audit hook; says which."""
+def leave_network(*, hook: bool = True) -> str:
+    """Cuts the network off: an empty network namespace where the kernel allows one, else an audit hook; says which.
+
+    Without `hook` no audit hook is set: the verifiers of the table open no connection, and `code` starts processes.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(CLONE_NEWNET) == 0:
@@ -59,6 +62,8 @@ def leave_network() -> str:
             with contextlib.suppress(OSError), open(f"/proc/self/{name}", "w", encoding="ascii") as handle:
                 handle.write(text)
         return "namespace"
+    if not hook:
+        return "none needed"
 
     def refuse(event: str, _args: tuple[Any, ...]) -> None:
         if event.startswith(NETWORK_EVENTS):
@@ -102,16 +107,15 @@ def failed(n: int, error: BaseException) -> Scored:
     return [None] * n, [reason] * n, f"{type(error).__name__}: {error}"[:300]
 
 
-def verifier_batch(
-    columns: dict[str, list[str]], score_of: Callable[[str], Callable[[str, str], float | None]]
-) -> Scored:
-    """Scores each item on its own by the verifier of its name."""
-    values: list[float | None] = []
+def verifier_batch(columns: dict[str, list[str]], verifier_of: Callable[[str], Any], function: str) -> Scored:
+    """Asks the verifier of its name about each item: `score`, or a function of the answer alone."""
+    values: list[Any] = []
     reasons: list[str] = []
     detail = ""
     for completion, answer, name in zip(columns["completions"], columns["answers"], columns["verifiers"], strict=True):
         try:
-            value, reason = checked(score_of(name)(completion, answer))
+            asked = getattr(verifier_of(name), function)
+            value, reason = checked(asked(completion, answer)) if function == "score" else (asked(answer), "")
         except Exception as error:
             (value,), (reason,), detail = failed(1, error)
         values.append(value)
@@ -147,12 +151,12 @@ def load_term(name: str) -> BatchFunction:
         function = getattr(importlib.import_module(module), attribute)
         if not callable(function):
             raise TypeError(f"{name} is a {type(function).__name__}, not a function")
-        return lambda columns: function_batch(function, columns)
+        return lambda columns, _asked: function_batch(function, columns)
     from lpt_train.rewards import FROM_RECORD, REWARDS
 
     if name == FROM_RECORD:
-        return lambda columns: verifier_batch(columns, lambda verifier: REWARDS[verifier].score)
-    return lambda columns: verifier_batch(columns, lambda _: REWARDS[name].score)
+        return lambda columns, asked: verifier_batch(columns, lambda verifier: REWARDS[verifier], asked)
+    return lambda columns, asked: verifier_batch(columns, lambda _: REWARDS[name], asked)
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
@@ -166,7 +170,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         replies.flush()
 
     sys.path[:] = settings["path"]
-    network = leave_network()
+    network = leave_network(hook=any(":" in name for name in settings["terms"]))
     limit(settings["memory_bytes"])
     terms: list[BatchFunction] = []
     for name in settings["terms"]:
@@ -178,7 +182,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     reply({"network": network})
     while (request := read_frame(requests)) is not None:
         limit_cpu(settings["seconds"])
-        values, reasons, detail = terms[request["term"]](request["columns"])
+        values, reasons, detail = terms[request["term"]](request["columns"], request["asked"])
         reply({"values": values, "reasons": reasons, "detail": detail})
 
 

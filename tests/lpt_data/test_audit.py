@@ -134,7 +134,7 @@ def test_the_shipped_policy_judges_each_measurement_of_its_contract_and_no_other
 def test_every_red_line_of_a_shipped_policy_has_a_next_command(contract):
     for rule in load_policy(None, contract).rules:
         assert rule.tune or rule.reject
-        commands = ("lpt data dedup ", "lpt data split ", "lpt data pairs ")
+        commands = ("lpt data dedup ", "lpt data split ", "lpt data pairs ", "lpt data synth ", "lpt data mix ")
         assert rule.next.startswith(("{audit}", "{longer}", "{unleak}", *commands))
 
 

@@ -20,6 +20,7 @@ from manifests.canon import (
     canonical_bytes,
     canonical_json,
     json_text,
+    kind_of,
     record_id,
     record_ids,
     text_ids,
@@ -235,6 +236,12 @@ def test_an_unknown_kind_is_a_usage_error_that_names_the_known_ones():
         with pytest.raises(UsageError, match="rlvr"):
             call("dpo", {})
     assert set(FIELDS) == {"text", "sft", "preference", "rlvr", "kto"}
+
+
+def test_the_records_of_a_contract_are_of_its_own_kind_but_for_the_synthetic_one():
+    assert [kind_of(name) for name in ("text", "sft", "preference", "rlvr")] == ["text", "sft", "preference", "rlvr"]
+    assert kind_of("synthetic") == "sft"
+    assert kind_of("made up") == "made up"  # whoever asks for its fields says so
 
 
 def test_no_rows_have_no_ids():

@@ -39,6 +39,10 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "data generate countdown": ("--n 60 --numbers 2 --high 40 --out problems.jsonl", None),
     "data generate package-docs": ("--out docs.jsonl --max-bytes 60000", None),
     "data clean": ("docs.jsonl --out tidy.jsonl --rules unicode,space,gopher.words,pii", DATA | {"rules", "examples"}),
+    "data boilerplate": (
+        "docs.jsonl --out lean.jsonl --min-documents 2",
+        DATA | {"method", "characters_cut", "most_repeated", "rows_emptied"},
+    ),
     "data dedup": ("docs.jsonl --out clean.parquet --threshold 0.8", DATA),
     "data benchmarks add": ("problems=questions.jsonl", {"benchmarks"}),
     "data benchmarks list": ("", {"benchmarks"}),
@@ -67,6 +71,10 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
         DATA | {"rows_behind"},
     ),
     "data pairs": ("prefs.jsonl --calibration 4 --hidden-test 4 --out pairs", DATA | {"splits", "disjoint"}),
+    "data synth": (
+        "samples.jsonl --verifier math --generator tiny --generator-revision 1 --prompt-id plain --out made.jsonl",
+        DATA | {"answers", "prompts", "sources"},
+    ),
     "admit": (
         "sums --contract rlvr --train splits/train.jsonl --test splits/test.jsonl --key countdown --out sums",
         ADMISSION,
@@ -130,6 +138,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
     turns = [{"role": "user", "content": "say one"}, {"role": "assistant", "content": "one"}]
     (folder / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 2)
+    samples = [{"question": f"{n} + 1?", "completions": [f"#### {n + 1}", "#### 0"], "answer": n + 1} for n in range(9)]
+    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in samples))
     pairs = [
         {"prompt": turn("user", f"say {n}"), "chosen": turn("assistant", str(n)), "rejected": turn("assistant", "no")}
         for n in range(20)

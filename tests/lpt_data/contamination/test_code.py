@@ -183,7 +183,8 @@ def test_the_stage_removes_the_copy_and_says_what_it_cannot_see(judged):
         "items": 2, "too_short": 1, "items_hit": 1, "rows_hit": 1,
     }  # fmt: skip
     assert programs["too_short_items"] == [1]
-    assert (programs["canary"]["planted"], programs["canary"]["recall"]) == (1, 1.0)
+    canary = told["canaries"]["renamed_program"]
+    assert (canary["planted"], canary["recall"]) == (1, 1.0)
     assert told["answers_hit"] == 0
     assert told["compromised"][0]["criterion"] == "code"
 

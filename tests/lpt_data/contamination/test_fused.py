@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lpt_data.config import DedupConfig
+from lpt_data.report.story import contamination_of
 from lpt_data.works import Source, decontaminate, dedup
 from manifests import decisions
 from manifests.catalog import Catalog
@@ -73,3 +74,13 @@ def test_benchmarks_are_part_of_what_was_done(files):
     after = dedup(source, config, files / "out.jsonl", benchmarks=bench).run(catalog)
     assert before.body["stage_id"] != after.body["stage_id"]
     assert not after.reused
+
+
+def test_a_report_tells_of_it_as_of_decontamination(files):
+    catalog = Catalog.open(files / ".lpt")
+    source, bench = Source((str(files / "rows.jsonl"),)), {"b": [str(files / "bench.jsonl")]}
+    body = dedup(source, DedupConfig(workers=1), files / "both.jsonl", benchmarks=bench).run(catalog).body
+    found = contamination_of(body)
+    assert found["extra"]["benchmarks"][0]["rows_hit"] == body["removed"]["benchmark_overlap"]
+    plain = dedup(source, DedupConfig(workers=1), files / "plain.jsonl").run(catalog).body
+    assert contamination_of(plain) is None

@@ -45,7 +45,7 @@ def test_a_verifier_that_raises_on_a_wrong_answer_is_named_not_passed():
             return 0.0
 
     record = {"prompt": [{"role": "user", "content": "q"}], "answer": "7", "verifier": "fragile"}
-    results = judge(record, {"fragile": Fragile()}).results
+    results = judge([(record, {})], {"fragile": Fragile()})[0].results
     assert results["rlvr.verifier.empty_accepted_share"] == "empty completion: raises IndexError: empty"
     assert results["rlvr.verifier.wrong_accepted_share"] is None
     assert "rlvr.verifier.gold_rejected_share" not in results  # it cannot write a completion, so it was not asked
@@ -63,7 +63,7 @@ def test_could_not_score_is_no_acceptance():
             return answer
 
     record = {"prompt": [{"role": "user", "content": "q"}], "answer": "7", "verifier": "unsure"}
-    results = judge(record, {"unsure": Unsure()}).results
+    results = judge([(record, {})], {"unsure": Unsure()})[0].results
     assert results["rlvr.verifier.wrong_accepted_share"] is None
     assert results["rlvr.verifier.gold_rejected_share"] == "gold scores None on itself"
 

@@ -205,3 +205,12 @@ def test_what_is_no_recipe(tmp_path):
         with pytest.raises((UsageError, BadInputError)):
             load_recipe(ref)
     assert Path(tmp_path / "recipe.work").exists() is False
+
+
+def test_boilerplate_is_cut_before_documents_are_compared():
+    cut = {"boilerplate": {"method": "paragraphs"}}
+    assert orders("clean", cut, {"dedup": {"method": "exact"}}, {"dedup": {"as": "near"}}) == []
+    assert orders({"dedup": {"method": "exact"}}, cut) == []
+    assert orders({"dedup": {"method": "minhash"}}, cut) == [("boilerplate", "dedup")]
+    with pytest.raises(UsageError, match="20 characters"):
+        STAGES["boilerplate"].check({"method": "substring", "length": 5}, "here")

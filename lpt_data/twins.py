@@ -1,0 +1,47 @@
+"""Rows of one record that differ beside it: an order among them that does not hang on the order of the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import xxhash
+
+from lpt_data.dataset import Dataset
+from lpt_data.io.jsonl import chosen_lines
+from manifests.arrow import plain_rows
+
+
+def ties(dataset: Dataset, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """A hash of the whole row as written, uint64 [n], where several of the rows have one record id, else 0.
+
+    `rows` (int64 [n], ascending) are places in the input and `ids` (uint8 [n, 32]) their record ids. The rows are read
+    once more where there is such a pair.
+    """
+    tie = np.zeros(len(rows), np.uint64)
+    short = ids.view("<u8")[:, 0] if len(ids) else np.zeros(0, np.uint64)
+    order = np.argsort(short, kind="stable")
+    same = short[order[1:]] == short[order[:-1]]
+    twins = order[np.append(same, False) | np.append(False, same)] if len(order) else order
+    if not len(twins):
+        return tie
+    wanted = np.zeros(dataset.rows_in, bool)
+    wanted[rows[twins]] = True
+    for places, lines in _as_written(dataset, wanted):
+        tie[np.searchsorted(rows, places)] = [xxhash.xxh3_64_intdigest(line) for line in lines]
+    return tie
+
+
+def _as_written(dataset: Dataset, wanted: np.ndarray) -> Iterator[tuple[np.ndarray, list[bytes]]]:
+    """The wanted rows with their bytes: the very lines of JSONL files, which are not parsed again, else JSON."""
+    if all(source.format == "jsonl" for source in dataset.files):
+        for first, source in zip(dataset.first_rows, dataset.files, strict=True):
+            yield from chosen_lines(source, wanted, first)
+        return
+    for batch in dataset.batches():
+        places = np.flatnonzero(wanted[batch.rows])
+        records = batch.records
+        chosen = plain_rows(records.take(places)) if isinstance(records, pa.Table) else [records[i] for i in places]
+        yield batch.rows[places], [orjson.dumps(record, default=str) for record in chosen]
