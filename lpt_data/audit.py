@@ -134,7 +134,7 @@ def audit(
 
         check_known(languages)
     scored = () if pass_rates is None or callable(pass_rates) else tuple(pass_rates)
-    rates = pass_rates if pass_rates is None or callable(pass_rates) else read_rates(scored, chosen.name, normaliser)
+    rates = pass_rates if pass_rates is None or callable(pass_rates) else read_rates(scored, chosen.kind, normaliser)
     lent = Instruments(
         languages=tuple(languages),
         pass_rates=rates,
