@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ from cli.options import (
     names_of,
 )
 from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
+
+if TYPE_CHECKING:
+    from lpt_data.admit import Admission
 
 EXAMPLES = examples(
     "lpt admit gsm8k --contract rlvr --train train.jsonl --test test.jsonl",
@@ -103,13 +106,18 @@ def admit(
         if admission.reused:
             say("admitted before with the same rows and policy; that version stands", style="dim")
         say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
-        if admission.verdict != "reject" and contract in TRAINED_BY and admission.exit_code != 5:
-            where = f"{admission.folder}/manifest.json" if out else f"{admission.name}@{admission.version}"
-            algorithm = TRAINED_BY[contract]
-            say(f"next: lpt train {algorithm} --admitted {where}:train --model MODEL --out runs/{admission.name}")
-        say(f"its page: lpt report {admission.name}@{admission.version}", style="dim")
+        say_next(admission, contract, out)
     tell_head(opened)
     raise typer.Exit(admission.exit_code)
+
+
+def say_next(admission: Admission, contract: str, out: Path | None) -> None:
+    """What to type after an admission: the training that its contract is for, and its page."""
+    if admission.verdict != "reject" and contract in TRAINED_BY and admission.exit_code != 5:
+        where = f"{admission.folder}/manifest.json" if out else f"{admission.name}@{admission.version}"
+        algorithm = TRAINED_BY[contract]
+        say(f"next: lpt train {algorithm} --admitted {where}:train --model MODEL --out runs/{admission.name}")
+    say(f"its page: lpt report {admission.name}@{admission.version}", style="dim")
 
 
 def show_admission(body: dict) -> None:
