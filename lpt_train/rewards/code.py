@@ -45,7 +45,8 @@ MAX_FOLDER = 32 << 20  # bytes that a program may have written when somebody loo
 LOOK_EVERY = 0.05  # seconds between two looks
 MAX_VERDICT = 1 << 16  # bytes
 
-_FENCE = re.compile(r"```[ \t]*(?:python3?|py)?[ \t]*\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```[ \t]*([^\s`]*)[^\n`]*\n(.*?)```", re.DOTALL)  # of any language, so that ends are no starts
+_PYTHON = ("", "python", "python3", "py")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def problem(answer: str) -> Problem | None:
 
 def program(completion: str, given: Problem) -> str:
     """The program of a completion: its last Python fence or all of it, behind the prefix that it continues."""
-    fences = _FENCE.findall(completion) if "```" in completion else []
+    found = _FENCE.findall(completion) if "```" in completion else []
+    fences = [code for language, code in found if language.lower() in _PYTHON]
     code = fences[-1] if fences else completion
     whole = re.search(rf"^(?:async[ \t]+)?def[ \t]+{re.escape(given.entry_point)}\b", code, re.MULTILINE)
     return f"{given.prefix}\n\n{code}" if whole and given.prefix else given.prefix + code

@@ -1,9 +1,10 @@
 r"""Mathematical answers: numbers compared exactly, other expressions by their normalised text.
 
-Where the answer is read, first that is there: after the last ``####``; in the last ``<answer>…</answer>``; in the last
-``\boxed{…}``; on the last line that begins ``Answer:`` or ``A:``; the last number of the text (or what follows the last
-"answer is", where the gold is no number). A number may be an integer, a decimal, a fraction (``3/4``,
-``\frac{3}{4}``), a mixed number, a percentage, arithmetic of those with integer powers and square roots of squares;
+Where the answer is read, first that is there: after the last ``####`` (a heading, where a box or tag comes behind it);
+in the last ``<answer>…</answer>``; in the last ``\boxed{…}``; on the last line that begins ``Answer:`` or ``A:``; the
+last number of the text (or what follows the last "answer is", where the gold is no number). A number may be an integer,
+a decimal, a fraction (``3/4``, ``\frac{3}{4}``), a mixed number, a percentage, arithmetic of those with integer powers
+and square roots of squares;
 thousands commas, currency, degrees and a unit behind it are form. ``50%`` equals 50 and 1/2. Pairs, intervals and sets
 are compared part by part. No floats: 0.333 is not 1/3.
 
@@ -38,7 +39,10 @@ _SAME = (
     ("\\lbrace", "\\{"), ("\\rbrace", "\\}"),
 )  # fmt: skip
 _NAMED = re.compile(r"^\s*[a-zA-Z]\w{0,12}(?:\([a-z]\))?\s*=\s*(?=[^=])")
-_UNIT = re.compile(r"(?<=[\d)}%])\s*[a-zA-Z\u00b5][a-zA-Z .\u00b5]{0,40}(?:\^\{?[23]\}?)?(?:/[a-zA-Z]{1,20})?\s*$")
+_VARIABLE = r"(?!\s*[abijknpqruvwxyz](?:\^|\s*$))"  # 3x, 6r^2 and 2i are no 3, 6 and 2
+_UNIT = re.compile(
+    rf"(?<=[\d)}}%]){_VARIABLE}" r"\s*[a-zA-Z\u00b5][a-zA-Z .\u00b5]{0,40}(?:\^\{?[23]\}?)?(?:/[a-zA-Z]{1,20})?\s*$"
+)
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+(?:\.\d+)?|\.\d+)|(?P<frac>\\frac)|(?P<sqrt>\\sqrt)"
     r"|(?P<mark>[-+*/^(){}%]))"
@@ -271,7 +275,7 @@ def _parts(brackets: str, texts: list[str], depth: int) -> Parts | None:
 def same(a: Answer, b: Answer) -> bool:
     """Whether two answers are equal: numbers by value, parts one by one, other text by its letters."""
     if isinstance(a, Number) and isinstance(b, Number):
-        return not a.means().isdisjoint(b.means())
+        return a.value == b.value if a.percent == b.percent else not a.means().isdisjoint(b.means())
     if isinstance(a, Parts) and isinstance(b, Parts):
         if a.brackets != b.brackets or len(a.parts) != len(b.parts):
             return False
@@ -290,7 +294,9 @@ def same(a: Answer, b: Answer) -> bool:
 def marked(completion: str) -> str | None:
     r"""What a completion commits to: after its last ``####``, in its last answer tag, in its last box, after ``A:``."""
     text = completion[-MAX_TAIL:]
-    if (at := text.rfind("####")) >= 0 and (line := text[at + 4 :].strip(" \t:*").split("\n", 1)[0]).strip():
+    at = text.rfind("####")
+    heading = at < max(text.rfind("\\boxed{"), text.rfind("</answer>"))  # of Markdown, with the answer below it
+    if at >= 0 and not heading and (line := text[at + 4 :].strip(" \t:*").split("\n", 1)[0]).strip():
         return line
     lines = _LABELLED.findall(text)
     said = (last_tagged(text), boxed(text), lines[-1] if lines else None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from lpt_train.rewards.verifier import Canary, Verifier, last_tagged
@@ -19,7 +19,7 @@ from lpt_train.rewards.verifier import Canary, Verifier, last_tagged
 MAX_JSON = 1 << 20  # characters of a completion's value and of a schema
 MAX_DEPTH = 64  # of a schema inside a schema, references followed
 
-_FENCE = re.compile(r"```(?:json|JSON)?[ \t]*\n(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```[ \t]*([^\s`]*)[^\n`]*\n(.*?)```", re.DOTALL)  # of any language, so that ends are no starts
 # They say something about a value and demand nothing.
 REMARKS = {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples",
            "deprecated", "readOnly", "writeOnly", "format"}  # fmt: skip
@@ -61,7 +61,7 @@ def _name(value: Any) -> str:
 
 
 def _multiple(value: Any, of: Any) -> bool:
-    return Decimal(str(value)) % Decimal(str(of)) == 0
+    return (Fraction(str(value)) / Fraction(str(of))).denominator == 1  # a remainder of Decimal has an end
 
 
 # keyword -> (type it speaks of, or "" for all; what its own value must be; the test)
@@ -100,7 +100,7 @@ class _Schema:
 
     def resolve(self, reference: Any) -> Any:
         """The schema behind ``#``, ``#/$defs/NAME`` and the like; nothing is fetched."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             raise _Unreadable
         found = self.root
         for step in reference[1:].split("/")[1:]:
@@ -224,7 +224,8 @@ def read_schema(answer: str) -> _Schema | None:
 
 def said(completion: str) -> str:
     """Where the value of a completion stands."""
-    fences = _FENCE.findall(completion[-MAX_JSON:]) if "```" in completion else []
+    found = _FENCE.findall(completion[-MAX_JSON:]) if "```" in completion else []
+    fences = [text for language, text in found if language.lower() in ("", "json")]
     if fences:
         return fences[-1]
     tagged = last_tagged(completion)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Json: TypeAlias = Any
 
 MAX_FRAME = 4 << 20  # bytes of one message
+ENDS = (StopIteration, StopAsyncIteration)  # what Python takes for the end of a loop
 
 
 def read_exact(descriptor: int, size: int) -> bytes:
@@ -137,8 +138,12 @@ def _words(error: BaseException) -> str:
 # -- the tests' side
 
 
-class ProgramError(Exception):
-    """The program is gone, or answered with what is no answer."""
+class ProgramError(BaseException):
+    """The program is gone, or answered with what is no answer. No ``except Exception`` of a test takes it for one."""
+
+
+class Untestable(BaseException):
+    """The tests give the program what is no plain data: nobody can say whether it is right."""
 
 
 class Remote:
@@ -166,6 +171,8 @@ class Remote:
                 send(self.asks, {"name": name, "args": pack(list(args)), "kwargs": pack(kwargs)})
             except OSError:
                 raise ProgramError("the program ended") from None
+            except TypeError as error:
+                raise Untestable(f"an argument of the tests: {error}") from None
             reply = self.receive()
             if "error" in reply:
                 raise _raised(reply["error"])
@@ -181,15 +188,18 @@ class Remote:
 
 
 def _raised(error: Any) -> Exception:
-    """The error that the program raised, as a built-in one of that name where there is one."""
+    """The error that the program raised, as a built-in one of that name where there is one.
+
+    Never one that ends a loop of the tests: `all(map(…))` over cases would be over before the first was judged.
+    """
     name, words = error if isinstance(error, list) and len(error) == 2 else ("Exception", "")
     kind = getattr(builtins, name, None) if isinstance(name, str) else None
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ENDS):
         try:
             return kind(words)
         except TypeError:
             pass
-    return ProgramError(f"{name}: {words}")
+    return Exception(f"{name}: {words}")
 
 
 def _write_back(args: tuple[Any, ...], after: Any) -> None:
@@ -208,10 +218,12 @@ def run_tests(remote: Remote, job: dict[str, Any]) -> tuple[str, str]:
     """Return (verdict, detail): passed, failed, or broken where the tests themselves cannot be run."""
     space: dict[str, Any] = {"__name__": "tests", "__builtins__": builtins}
     entry = job["entry_point"]
-    try:
-        exec(compile(job["prefix"], "<prefix>", "exec"), space)
-    except Exception:  # a prompt that stops in the middle of a function is none the worse for it
-        space = {"__name__": "tests", "__builtins__": builtins}
+    for rest in ("", "\n    pass\n"):  # what stops at the head of a function has helpers of the problem all the same
+        try:
+            exec(compile(job["prefix"] + rest, "<prefix>", "exec"), space)
+            break
+        except Exception:  # or in the middle of one, and is none the worse for it
+            space = {"__name__": "tests", "__builtins__": builtins}
     try:
         code = compile(job["tests"], "<tests>", "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -264,6 +276,8 @@ def main() -> None:
     job = receive(0)
     try:
         said, detail = run_tests(Remote(asks, answered), job)
+    except Untestable as error:
+        said, detail = "broken", str(error)[:200]
     except BaseException as error:
         said, detail = "failed", f"{type(error).__name__}: {_words(error)}"[:200]
     send(verdict, {"nonce": job["nonce"], "verdict": said, "detail": detail})

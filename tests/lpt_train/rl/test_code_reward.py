@@ -32,6 +32,10 @@ def test_a_right_program_passes_however_it_is_wrapped():
     )  # the last counts
 
 
+def test_a_fence_of_another_language_is_no_program():
+    assert score(f"```bash\npip install x\n```\nThen:\n```python\n{GOOD}```\nIt says\n```text\n3\n```\n", ANSWER) == 1.0
+
+
 def test_a_completion_goes_on_with_the_prefix_or_replaces_it():
     given = Problem(
         "def check(candidate):\n    assert candidate(2) == 4", "twice", 'def twice(n):\n    """Double."""\n'
@@ -104,6 +108,26 @@ def test_plain_data_comes_back_as_it_was(value):
     there = trial.unpack(json.loads(json.dumps(trial.pack(value))))
     assert there == value
     assert type(there) is type(value)
+
+
+def test_an_error_of_the_program_ends_no_loop_of_the_tests():
+    cases = "def check(f):\n    assert all(map(lambda c: f(*c) == 3, [(1, 2), (2, 1)]))"
+    assert verdict("def add(a, b):\n    raise StopIteration\n", replace(ADD, tests=cases)) == "failed"
+    refuses = "try:\n    add(1, 2)\nexcept Exception:\n    pass\nelse:\n    raise AssertionError"
+    assert verdict("import os\ndef add(a, b):\n    os._exit(0)\n", replace(ADD, tests=refuses)) == "failed"
+    assert verdict("class E(Exception): pass\ndef add(a, b):\n    raise E\n", replace(ADD, tests=refuses)) == "passed"
+
+
+def test_helpers_of_a_prefix_that_stops_at_a_head_are_the_problems():
+    given = Problem("assert near(add(1, 2), 3)", "add", "def near(a, b):\n    return a == b\n\ndef add(a, b):\n")
+    fake = "    return 7\n\ndef near(a, b):\n    return True\n"
+    assert verdict(program(fake, given), given) == "failed"
+    assert verdict(program("    return a + b\n", given), given) == "passed"
+
+
+def test_tests_that_hand_over_functions_cannot_be_scored():
+    answer = json.dumps({"tests": "assert use(lambda x: x + 1, 2) == 3", "entry_point": "use"})
+    assert score("def use(f, x):\n    return f(x)\n", answer) is None
 
 
 def test_tests_that_say_nothing_are_no_pass():

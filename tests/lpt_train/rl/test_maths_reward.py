@@ -41,9 +41,17 @@ SAME = [
     ("It costs 72 dollars.", "72"),
     (r"first \boxed{1}, no: \boxed{2}", "2"),
     ("#### The total is 18", "18"),
+    ("#### Step 2: add\nso " + r"\boxed{42}", "42"),
+    (r"\boxed{3x}", "3 x"),
+    ("#### 3 m", "3"),
 ]
 OTHER = [
     (r"\boxed{0.333}", "1/3"),
+    (r"\boxed{5000\%}", "50%"),
+    (r"\boxed{1\%}", "100%"),
+    (r"\boxed{3y}", "3x"),
+    (r"\boxed{6}", "6r^2"),
+    (r"\boxed{2}", "2i"),
     (r"\boxed{5 or 6}", "6"),
     (r"\boxed{(1,2)}", "[1,2)"),
     (r"\boxed{(1,2)}", "(2,1)"),

@@ -105,6 +105,13 @@ def test_the_self_test_uses_an_example_of_the_schema():
     assert schema.gold_completion(json.dumps({"type": "integer"})) is None
 
 
+def test_a_fence_of_another_language_holds_no_value_and_a_multiple_has_no_largest():
+    completion = '```text\nno\n```\nHere:\n```json\n{"a": 1}\n```'
+    assert score(completion, '{"type": "object"}') == 1.0
+    assert score("1e300", '{"multipleOf": 0.01}') == 1.0
+    assert score("1", '{"properties": {"a": {"$ref": "#anchor"}}}') is None
+
+
 def test_two_thousand_drawn_schemas_judge_as_the_reference_does():
     reference = pytest.importorskip("jsonschema")
     draw = random.Random(0)
