@@ -76,8 +76,10 @@ def dedup(
         return Work("dedup", dataset, config, decided, (out,), output=str(out), references=files)
     from lpt_data.contamination import config_for, load_benchmarks
     from lpt_data.contamination.fused import FusedConfig, fused
+    from lpt_data.contamination.report import check_paths
 
     read = load_benchmarks(benchmarks)
+    check_paths(None, out, dataset, read, dry_run=False)
     both = FusedConfig(config, config_for(read, workers=config.workers))
     return Work("dedup", dataset, both, fused(decided, read), (out,), output=str(out), references=files)
 

@@ -92,6 +92,8 @@ def predict(dataset: Dataset, config: DedupConfig, output: Path, reference: Data
     beside, _ = count_rows(reference) if reference is not None else (0, True)
     free = replace(config, memory=f"{1 << 50}", keep="content", template_df=0.0, workers=config.workers)
     free = replace(free, engine="local", ray_address=None)  # a cluster would be started for a few thousand rows
+    # Meanings need an embedder; what they cost is not foretold.
+    free = replace(free, method=tuple(m for m in free.method if m != "semantic") or ("exact",), semantic=None)
     with tempfile.TemporaryDirectory(prefix="lpt-plan-") as folder:
         sample = list(sample_rows(dataset, rows))
         if config.keep.startswith("quality:"):

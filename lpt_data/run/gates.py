@@ -39,7 +39,7 @@ def gate(spec: StageSpec, given: Given, splits: Mapping[str, Sequence[str]], pro
         "progress": progress,
     }
     if spec.kind == "audit":
-        kind = contract_of(options["contract"]).name
+        kind = contract_of(options["contract"]).kind
         datasets = {
             name: Source(tuple(paths), source.layout, source.text_column).open(kind=kind)
             for name, paths in splits.items()

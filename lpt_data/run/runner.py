@@ -166,10 +166,19 @@ class Flow:
         expand(source.paths)
 
     def _check_outputs(self, stages: Sequence[StageSpec]) -> None:
-        """Refuse two stages that write to one place: each would undo the other at every run."""
+        """Refuse two stages that write to one place, where each would undo the other at every run, and one that writes
+        over a file that comes from outside.
+        """
+        outside = [
+            os.path.realpath(file.path) for spec in stages for ref in self.refers(spec)
+            if ref.partition(".")[0] not in self.recipe.made for file in expand(self.find(ref).paths)
+        ]  # fmt: skip
         taken: dict[str, str] = {}
         for spec in stages:
-            place = os.path.realpath(self._out(spec, "jsonl"))
+            place, parts = os.path.realpath(self._out(spec, "jsonl")), STAGES[spec.kind].parts(spec.options)
+            over = [p for p in outside if p == place or (os.path.dirname(p) == place and Path(p).stem in parts)]
+            if over:
+                raise UsageError(f"{spec.where} would write over an input", seen=over[0], next="another `out`")
             if place in taken:
                 raise UsageError(
                     f"the stages {taken[place]} and {spec.name} write to the same place", seen=str(spec.out),

@@ -26,15 +26,15 @@ _VALUES = {word: n for n, word in enumerate(_SMALL)} | {word: 20 + 10 * n for n,
 _NUMBER = re.compile(
     r"\d[\d,]*(?:\.\d+)?"
     rf"|\b(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_SMALL[1:10])}))?\b"
-    rf"|\b(?:{'|'.join(_SMALL)})\b",
-    re.IGNORECASE,
+    rf"|\b(?:{'|'.join(_SMALL)})\b"
 )
 _LEFT_OUT = frozenset({"1"})
 
 
 def numbers_in(text: str) -> frozenset[str]:
     """Return the numbers of a text in decimal notation, without 1."""
-    found = _NUMBER.findall(unicodedata.normalize("NFKC", text))
+    # Made small before, not matched in any case: that would take the letters of Turkish for i, and NİNE for a number.
+    found = _NUMBER.findall(unicodedata.normalize("NFKC", text).lower())
     return frozenset(map(_decimal, found)) - _LEFT_OUT
 
 
@@ -55,7 +55,7 @@ def signatures(texts: list[str]) -> np.ndarray:
 
 def _decimal(said: str) -> str:
     if not said[0].isdigit():
-        return str(sum(_VALUES[word] for word in re.split("[ -]", said.lower())))
+        return str(sum(_VALUES[word] for word in re.split("[ -]", said)))
     digits = "".join(str(unicodedata.digit(c)) if c.isdigit() else c for c in said if c != ",")
     whole, _, part = digits.partition(".")
     return (whole.lstrip("0") or "0") + ("." + part.rstrip("0") if part.strip("0") else "")

@@ -543,7 +543,7 @@ def test_usage_errors_of_the_parser(tmp_path):
             ("data", "dedupe"), ("data", "dedup", "in.jsonl"), (*DEDUP, "--treshold", 1), (*DEDUP, "--ngram", 0),
             (*DEDUP, "--threshold", "much"), (*SPLIT, "--test", -1), (*SPLIT, "--test", "nan"),
             (*SPLIT, "--test", 1, "--method", "guess"), ("sql", "select 1", "--format", "xml"),
-            ("admit", "a", "--contract", "text"), ("train", "settings", "dpo"), ("eval", "--model", "tiny"),
+            ("admit", "a", "--contract", "text"), ("train", "settings", "dpoo"), ("eval", "--model", "tiny"),
         ):  # fmt: skip
             outcome = invoke(*command, cwd=tmp_path)
             assert (outcome.code, outcome.stdout) == (2, ""), command

@@ -10,6 +10,7 @@ from lpt_data.report.story import contamination_of
 from lpt_data.works import Source, decontaminate, dedup
 from manifests import decisions
 from manifests.catalog import Catalog
+from manifests.errors import UsageError
 
 ITEMS = [
     {
@@ -74,6 +75,12 @@ def test_benchmarks_are_part_of_what_was_done(files):
     after = dedup(source, config, files / "out.jsonl", benchmarks=bench).run(catalog)
     assert before.body["stage_id"] != after.body["stage_id"]
     assert not after.reused
+
+
+def test_the_output_is_no_benchmark(files):
+    bench = str(files / "bench.jsonl")
+    with pytest.raises(UsageError, match="the output is a benchmark"):
+        dedup(Source((str(files / "rows.jsonl"),)), DedupConfig(), files / "bench.jsonl", benchmarks={"b": [bench]})
 
 
 def test_a_report_tells_of_it_as_of_decontamination(files):

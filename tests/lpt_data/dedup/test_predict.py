@@ -48,6 +48,12 @@ def foretell(path: Path, **changes: object) -> Prediction:
     return predict(Dataset.open([str(path)]), config, path.with_name("out.jsonl"))
 
 
+def test_meanings_are_left_out_of_what_is_foretold(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(lines([text for text in corpus() if text.strip()]))
+    assert foretell(path, method=("minhash", "semantic")).candidates == foretell(path, method=("minhash",)).candidates
+
+
 def test_a_small_input_is_counted_and_compared_whole(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text(lines([text for text in corpus() if text.strip()]))

@@ -171,6 +171,22 @@ def test_two_stages_write_to_one_place(place):
         run_in(place)
 
 
+@pytest.mark.parametrize("last", ["dedup: {out: chats.jsonl}", "split: {test: 3, out: .}"])
+def test_no_stage_writes_over_an_input(place, last):
+    raw = place / "train.jsonl" if "split" in last else place / "chats.jsonl"
+    (place / "chats.jsonl").rename(raw)
+    (place / "recipe.yaml").write_text(f"inputs: {raw.name}\nstages:\n  - clean: {{rules: space}}\n  - {last}\n")
+    with pytest.raises(UsageError, match="would write over an input"):
+        run_in(place)
+    assert not (place / "recipe.work").exists()
+
+
+def test_a_contract_is_audited_as_its_kind_of_record(place):
+    """Rows of the contract `synthetic` are conversations."""
+    (place / "recipe.yaml").write_text("inputs: chats.jsonl\nstages:\n  - audit: {contract: synthetic}\n")
+    assert run_in(place).ran[0].gate.body["splits"]
+
+
 def test_a_gate_that_says_no_ends_the_run(place):
     chats = (place / "chats.jsonl").read_text().splitlines()
     empty = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ""}]}

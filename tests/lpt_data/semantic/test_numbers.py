@@ -23,6 +23,7 @@ from lpt_data.semantic.numbers import numbers_in, overlap, signature
         ("0 and 000 and zero", {"0"}),
         ("1.0 and 1.10", {"1.1"}),
         ("twenty eleven", {"20", "11"}),
+        ("N\u0130NE, \u0130K\u0130, f\u0131ve and SIX", {"6"}),
         ("", set()),
     ],
 )
