@@ -7,7 +7,7 @@ STAGES.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -258,11 +258,14 @@ def _from(told: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _mix_reads(options: Options) -> tuple[str, ...]:
-    named = (options.get("input") or {}).values()
-    if "spec" not in options:
-        told = (options.get("domains") or {}).values()
-        named = [domain.get("from", domain.get("inputs")) for domain in told if isinstance(domain, dict)]
-    return tuple(ref for refs in named for ref in ([refs] if isinstance(refs, str) else refs or ()))
+    what = "input" if "spec" in options else "domains"
+    told = options.get(what) or {}
+    if not isinstance(told, dict):
+        raise UsageError(f"{what} of mix is no mapping", seen=repr(told)[:80], next=f"{what}: {{NAME: …}}")
+    named = told.values()
+    if what == "domains":
+        named = [domain.get("from", domain.get("inputs")) for domain in told.values() if isinstance(domain, dict)]
+    return tuple(ref for refs in named for ref in texts(refs or (), f"{what} of mix"))
 
 
 def _mix(given: Given) -> Work:
@@ -337,15 +340,15 @@ def _gate_options(options: Options, where: str) -> None:
 
 def _gate_reads(options: Options) -> tuple[str, ...]:
     named = [options[name] for name in ("train", "validation", "test") if options.get(name)]
-    return tuple(ref for refs in named for ref in ([refs] if isinstance(refs, str) else refs))
+    return tuple(ref for refs in named for ref in texts(refs, "what a gate judges"))
 
 
 # -- helpers
 
 
 def _listed(value: Any) -> tuple[str, ...]:
-    parts: Sequence[Any] = value.split(",") if isinstance(value, str) else value or ()
-    return tuple(str(part).strip() for part in parts if str(part).strip())
+    parts = value.split(",") if isinstance(value, str) else texts(value or (), "the rules or methods")
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 def _without(options: Options, *names: str) -> dict[str, Any]:
@@ -353,8 +356,7 @@ def _without(options: Options, *names: str) -> dict[str, Any]:
 
 
 def _against(options: Options) -> tuple[str, ...]:
-    value = options.get("against") or ()
-    return (value,) if isinstance(value, str) else tuple(value)
+    return texts(options.get("against") or (), "the option against")
 
 
 def _benchmarks(options: Options) -> dict[str, tuple[str, ...]]:

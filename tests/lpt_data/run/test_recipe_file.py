@@ -31,6 +31,24 @@ def test_a_stage_reads_the_one_before_it_unless_it_says_otherwise():
     assert recipe.inputs["b"].paths == ("b.jsonl", "c.jsonl")
 
 
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"mix": {"domains": ["a"]}},
+        {"mix": {"domains": {"a": {"from": 5}}}},
+        {"mix": {"spec": "m.yaml", "input": "a"}},
+        {"dedup": {"against": 5}},
+        {"dedup": {"against": [5]}},
+        {"dedup": {"method": 5}},
+        {"clean": {"rules": 5}},
+        {"audit": {"contract": "text", "train": 5}},
+    ],
+)
+def test_a_value_of_another_shape_is_refused_by_name(stage):
+    with pytest.raises(UsageError, match="no list of texts|no mapping"):
+        orders(stage, "quality")
+
+
 def test_dashes_are_as_good_as_underscores():
     spec = parsed([{"dedup": {"template-df": 0.1}}]).stages[0]
     assert spec.options == {"template_df": 0.1}
