@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from lpt_data.io.lines import MAX_LINE
 from lpt_data.io.readers import read
 from lpt_data.io.sources import SourceFile, blocks, expand
 from manifests.arrow import plain_rows
@@ -133,7 +135,7 @@ def read_published(paths: Sequence[str], layout: str | None = None) -> Published
             return None
         try:
             question, answer, code = LAYOUTS[chosen][1](found)
-            name = bytes.fromhex(found["record_id"]) if chosen == "lpt" else _name(chosen, question, answer)
+            name = _own_name(found) if chosen == "lpt" else _name(chosen, question, answer)
         except RecordError as error:
             unread.append((row, error.reason))
             continue
@@ -162,6 +164,13 @@ def _name(layout: str, question: str, answer: str) -> bytes:
         turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         return record_id("sft", {"messages": turns})
     return record_id("text", {"text": question})
+
+
+def _own_name(row: Row) -> bytes:
+    said = _text(row, "record_id")
+    if not re.fullmatch("[0-9a-f]{64}", said):
+        raise RecordError("record_id is none", reason="wrong_type", field="record_id", seen=said[:80])
+    return bytes.fromhex(said)
 
 
 def _text(row: Row, column: str, *, empty: bool = False) -> str:
@@ -221,6 +230,7 @@ def _of_json(source: SourceFile) -> Iterator[dict[str, Any] | str]:
 def _of_csv(source: SourceFile) -> Iterator[dict[str, Any] | str]:
     """Rows of a CSV file; MMLU's have no head: a question, four choices and a letter in the first line, too."""
     text = b"".join(blocks(source)).decode("utf-8", "replace") if source.bytes <= _MOST_BYTES else ""
+    csv.field_size_limit(MAX_LINE)  # of the whole process, as `lpt_data.io.readers` sets it
     first = next(csv.reader(io.StringIO(text)), [])
     if len(first) == 6 and first[5].strip() in _LETTERS and tuple(first[1:5]) != _LETTERS:
         for cells in csv.reader(io.StringIO(text)):

@@ -27,6 +27,15 @@ def items(*paths, layout=None):
     return published.layout, [(e.index, e.question, e.answer, e.code) for e in published.entries]
 
 
+def test_odd_input_is_read_or_refused_in_words(tmp_path):
+    own = {"lpt_item": 0, "question": "How many?", "answer": "Two", "code": "", "record_id": "zz"}
+    with pytest.raises(BadInputError, match="no row can be read"):
+        items(lines(tmp_path / "t.jsonl", [own]))
+    long = "a b " * 40_000
+    (tmp_path / "long.csv").write_text(f'"{long}",1,2,3,4,A\n')
+    assert items(str(tmp_path / "long.csv"))[1][0][1] == long
+
+
 def test_gsm8k(tmp_path):
     rows = [{"question": "How many?", "answer": "Two.\n#### 2"}]
     assert items(lines(tmp_path / "t.jsonl", rows)) == ("gsm8k", [(0, "How many?", "Two.\n#### 2", "")])
