@@ -121,16 +121,18 @@ def load_split(ref: str, *, catalog: Catalog | None = None) -> AdmittedSplit:
     )  # fmt: skip
 
 
-def load_unadmitted(path: str | Path, contract: str) -> AdmittedSplit:
-    """The rows of a Parquet or JSONL file in the canonical layout of `contract`, marked as not admitted.
+def load_unadmitted(path: str | Path, *contracts: str) -> AdmittedSplit:
+    """The rows of a Parquet or JSONL file in the canonical layout of a contract, marked as not admitted.
 
-    Raises `BadInputError` at the first row that is no record of the contract: nothing is mapped and nothing skipped.
+    Of several contracts it is the one that the first row has most fields of. Raises `BadInputError` at the first row
+    that is no record of the contract: nothing is mapped and nothing skipped.
     """
     path = Path(path)
     try:
         rows = plain_rows(pq.read_table(path)) if path.suffix == ".parquet" else _json_rows(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise BadInputError("the file cannot be read", seen=f"{path}: {error}", next="check the path") from error
+    contract = max(contracts, key=lambda name: len(set(FIELDS[name]) & set(rows[0] if rows else ())))
     records = []
     for number, row in enumerate(rows):
         try:

@@ -62,8 +62,8 @@ class Origin(NamedTuple):
 
     @property
     def real(self) -> bool:
-        """Whether people wrote the row."""
-        return self.depth == 0 or self.generator.casefold() in PEOPLE
+        """Whether people wrote the row; one that names a model is generated, whatever it says of its depth."""
+        return self.generator.casefold() in PEOPLE or (self.depth == 0 and not self.generator)
 
 
 def origin(extra: Mapping[str, Any]) -> Origin:

@@ -67,13 +67,12 @@ def questions(record: Record) -> list[str]:
 def perturbed(answer: str) -> str:
     """Return an answer that means something else: a number plus one, JSON with every number plus one, text reversed."""
     stripped = answer.strip()
-    if re.fullmatch(r"[-+]?\d+", stripped):
-        return str(int(stripped) + 1)
     try:
-        value = orjson.loads(stripped)
-    except orjson.JSONDecodeError:
+        if re.fullmatch(r"[-+]?\d+", stripped):
+            return str(int(stripped) + 1)
+        return orjson.dumps(_shift(orjson.loads(stripped))).decode()
+    except (ValueError, TypeError, RecursionError):  # no JSON, or numbers that Python or JSON have no room for
         return stripped[::-1] if stripped[::-1] != stripped else stripped + " not"
-    return orjson.dumps(_shift(value)).decode()
 
 
 def _shift(value: Any) -> Any:

@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from train_cases import admit_by_hand, chat, chats, write_jsonl
+from train_cases import admit_by_hand, chat, chats, preferences, write_jsonl
 
 from lpt_train.admitted import check_contract, check_tokenizer, load_split, load_unadmitted
 from manifests.canon import record_id
@@ -207,6 +207,14 @@ def test_unadmitted_rows_are_marked(tmp_path, suffix):
     assert list(split.rows()) == chats(4)
     assert split.tainted
     assert (split.manifest_id, split.verdict, split.ref) == (None, "unadmitted", str(path))
+
+
+def test_the_first_unadmitted_row_says_which_of_the_contracts_of_a_command_it_is(tmp_path):
+    turn = [{"role": "user", "content": "q"}]
+    kto = {"prompt": turn, "completion": [{"role": "assistant", "content": "a"}], "label": True}
+    for number, (row, wanted) in enumerate([(kto, "kto"), (preferences(1)[0], "preference")]):
+        path = write_jsonl(tmp_path / f"{number}.jsonl", [row])
+        assert load_unadmitted(path, "preference", "kto").contract == wanted
 
 
 @pytest.mark.parametrize(

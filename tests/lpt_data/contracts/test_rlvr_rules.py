@@ -23,6 +23,8 @@ from lpt_data.dataset import Dataset
         ("Paris", "siraP"),
         ("level", "level not"),
         ("1/2", "2/1"),
+        ("[18446744073709551615]", "]51615590737044764481["),
+        ("12" * 2500, "21" * 2500),
     ],
 )
 def test_a_perturbed_answer_means_something_else(answer, other):

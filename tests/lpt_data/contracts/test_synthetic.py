@@ -91,12 +91,12 @@ COLUMNS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     ),
     "depth.missing_share": ([{"depth": ...}, {"depth": -1}, {"depth": "deep"}, {"depth": True}], [{"depth": "1"}]),
     "verified.failed_share": (
-        [{"answer": "77"}, {"completion": "#### 3 or so 2"}, {"completion": "I do not know"}],
+        [{"answer": "77", "depth": 0}, {"completion": "#### 3 or so 2"}, {"completion": "I do not know"}],
         [{"answer": "seventy"}, {"verifier": "math"}, {"completion": "the same: #### {n1}.0"}],
     ),
     "verified.unscored_share": (
         [{"answer": ...}, {"verifier": "judge"}, {"answer": "seventy"}, {"verifier": ...}],
-        [{"answer": "77"}, {"depth": 0, "answer": ...}],
+        [{"answer": "77"}, {"depth": 0, "generator": ..., "answer": ...}],
     ),
     "counts.impossible_share": ([{"attempts": 2}, {"source_passes": 1001}], [{"attempts": 3}]),
 }  # fmt: skip
@@ -218,7 +218,7 @@ def test_a_file_of_all_attempts_is_counted_by_running_the_verifier(tmp_path):
 def test_a_second_generation_needs_an_anchor(tmp_path):
     deep = [row(n, depth=2) for n in range(18)]
     assert result(check(tmp_path, deep), "real.share")[:2] == ("warn", 0.0)
-    report = check(tmp_path, [*deep, *[row(n, depth=0) for n in range(18, 20)]])
+    report = check(tmp_path, [*deep, *[row(n, depth=0, generator="human") for n in range(18, 20)]])
     assert result(report, "real.share")[:2] == ("pass", 0.1)
     assert result(report, "depth.deepest") == ("pass", 2, list(range(18)))
     assert result(check(tmp_path, [row(n, depth=3) for n in range(9)]), "depth.deepest")[0] == "warn"
