@@ -302,7 +302,13 @@ def _lex(
             count += 1
             last = np.uint8(0)
             continue
-        if byte == 34 or byte == 39 or byte == 96:
+        if byte == 92 and i + 1 < end and (data[i + 1] in (34, 39, 92, 96)):
+            # Marks, both: were the second to begin a string, each of many would be looked for the end of the line.
+            names[count], codes[count] = _U0, np.uint64(92) + _OTHER
+            count += 1
+            byte = data[i + 1]
+            i += 1
+        elif byte == 34 or byte == 39 or byte == 96:
             after, triple = _string_end(data, i, end)
             if after > i + 1:
                 if not (triple and last == 58):

@@ -141,6 +141,7 @@ def test_hostile_text_ends():
         "/*" * 500,
         "#" * 1000,
         "\\" * 1001,
+        "return " + "\\'a" * 300_000,  # a minute and more where each quotation mark is followed to the end
         '"\\',
         "𝒳𝒴 = " * 300,
         "\x00" * 100,
