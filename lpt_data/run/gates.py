@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from lpt_data.progress import Progress
 from lpt_data.run.recipe import StageSpec
 from lpt_data.run.table import Given
 from lpt_data.works import Source
+from manifests.policy import load_policy
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def gate(spec: StageSpec, given: Given, splits: Mapping[str, Sequence[str]], pro
     """Audit the splits, or admit them: the name of the set is the option `name`, else that of the stage."""
     options, source = given.options, given.source
     shared: dict[str, Any] = {
-        "policy": _policy(options.get("policy"), given),
+        "policy": _policy(options.get("policy"), given.path),
         "benchmarks": given.benchmarks(),
         "against": list(given.paths("against")) or None,
         "key": options.get("key"),
@@ -53,7 +54,12 @@ def gate(spec: StageSpec, given: Given, splits: Mapping[str, Sequence[str]], pro
     return Gate(admission.verdict, admission.checks, admission.to_json(), admission.exit_code)
 
 
-def _policy(value: Any, given: Given) -> str | None:
+def check_policy(spec: StageSpec, path: Callable[[str], str]) -> None:
+    """Raise what `gate` would for a policy that cannot be used, before any stage is done."""
+    load_policy(_policy(spec.options.get("policy"), path), contract_of(spec.options["contract"]).name)
+
+
+def _policy(value: Any, path: Callable[[str], str]) -> str | None:
     if value is None:
         return None
-    return str(value) if str(value).startswith("lpt:") else given.path(str(value))
+    return str(value) if str(value).startswith("lpt:") else path(str(value))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lpt_data.io.sources import expand
 from lpt_data.option_values import check_names
 from lpt_data.progress import Progress, silent
-from lpt_data.run.gates import Gate, gate
+from lpt_data.run.gates import Gate, check_policy, gate
 from lpt_data.run.recipe import Recipe, StageSpec
 from lpt_data.run.standing import Standing, standing
 from lpt_data.run.table import STAGES, Given, Tools
@@ -143,6 +143,8 @@ class Flow:
             raise UsageError("the stages asked for are none", seen=seen, next="--from an earlier one")
         for spec in stages[:end]:
             STAGES[spec.kind].check(spec.options, spec.where)
+            if STAGES[spec.kind].begin is None:
+                check_policy(spec, self.recipe.path)
             for ref in self.refers(spec):
                 if ref.partition(".")[0] not in self.recipe.made:
                     self._check_there(ref, spec)

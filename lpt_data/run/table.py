@@ -315,6 +315,10 @@ def _drop(given: Given) -> Work:
 
 def _pack_options(options: Options, where: str) -> int:
     text(options.get("tokenizer"), f"{where}: tokenizer")
+    return _max_length(options, where)
+
+
+def _max_length(options: Options, where: str) -> int:
     length = options.get("max_length")
     if not isinstance(length, int) or isinstance(length, bool):
         raise UsageError(f"{where}: max_length is no whole number", seen=repr(length), next="max_length: 2048")
@@ -336,6 +340,8 @@ def _gate_options(options: Options, where: str) -> None:
 
     contract_of(text(options.get("contract"), f"{where}: contract"))
     _benchmarks(options)
+    if options.get("max_length") is not None:
+        _max_length(options, where)
 
 
 def _gate_reads(options: Options) -> tuple[str, ...]:

@@ -102,6 +102,8 @@ def test_keys_of_the_recipe_itself():
         ("split", {"test": 2, "method": "throw"}, "method"),
         ("mix", {"domains": {"a": {"from": "input"}}}, "weight"),
         ("admit", {}, "contract"),
+        ("admit", {"contract": "sft", "policy": "none.yaml"}, "policy cannot be read"),
+        ("audit", {"contract": "sft", "max_length": "2k"}, "max_length"),
         ("drop", {"contract": "sft"}, "check"),
     ],
 )
