@@ -2,15 +2,15 @@
 
 - Calls that are not in `CALLS` fail with EPERM, for good (seccomp): no network, no other process, no signal to one, no
   program, no mount, no device.
-- Writes go to one folder and nowhere else (Landlock, Linux 5.13). Where the kernel has none, seccomp refuses every
-  write to a path, those in that folder too.
+- Writes go to one folder and nowhere else, and what is read lies in that folder or belongs to the interpreter, so that
+  no file with the answers is (Landlock, Linux 5.13). Where the kernel has none, seccomp refuses every write to a path,
+  those in that folder too, and what the user may read can be read.
 - CPU time, address space, the size of a file, open files and threads have hard limits.
 - The rights of root are dropped, and none can be had again (no_new_privs).
 
 None of it needs root or a namespace, so it holds in a container as well. It needs Linux on x86-64 or arm64 with
-seccomp; elsewhere `confine` raises, and nothing is run. Left out: what the user may read can be read (and sent
-nowhere), and side channels. A bare interpreter loads this file for every program, so it imports little, and nothing of
-ours.
+seccomp; elsewhere `confine` raises, and nothing is run. Left out: the names and sizes of files, and side channels. A
+bare interpreter loads this file for every program, so it imports little, and nothing of ours.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ import ctypes
 import os
 import resource
 import struct
+import sys
 
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 1, 22, 38, 2
 SIGKILL = 9
 CLONE_THREAD = 0x00010000
 # Landlock: every right there is to change something under a path, by the version of the interface that has it.
 LANDLOCK_WRITES = ((1, 0x1FF2), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
+READ_FILE, READ_DIR = 1 << 2, 1 << 3
+# What Python and its extensions read beside the standard library, which `sys.path` names.
+READABLE = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/localtime", "/etc/ld.so.cache",
+            "/dev/null", "/dev/zero", "/dev/urandom")  # fmt: skip
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446  # the same number on both machines
 # System calls that Python and its standard library make: name -> (x86-64, arm64), -1 where the machine has none.
 CALLS: dict[str, tuple[int, int]] = {
@@ -118,20 +123,27 @@ def _libc() -> ctypes.CDLL:
 
 
 def _landlock(libc: ctypes.CDLL, folder: str) -> bool:
-    """Allow changes under one folder alone; False where the kernel has no Landlock."""
+    """Allow changes under one folder, reads there and in the interpreter's; False where the kernel has no Landlock."""
     version = libc.syscall(LANDLOCK_CREATE, None, 0, 1)
     if version < 1:
         return False
-    rights = sum(bits for since, bits in LANDLOCK_WRITES if version >= since)
+    rights = READ_FILE | READ_DIR | sum(bits for since, bits in LANDLOCK_WRITES if version >= since)
     attributes = struct.pack("<Q", rights)
     ruleset = libc.syscall(LANDLOCK_CREATE, attributes, len(attributes), 0)
     if ruleset < 0:
         return False
-    place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
-    beneath = struct.pack("<Qi", rights & ~(1 << 15), place)  # no device calls, there either
-    if libc.syscall(LANDLOCK_ADD, ruleset, 1, beneath, 0) or libc.syscall(LANDLOCK_RESTRICT, ruleset, 0):
-        raise OSError(ctypes.get_errno(), "Landlock refuses the folder")
-    os.close(place)
+    reads = (*sys.path, os.path.join(sys.base_prefix, "lib"), *READABLE)
+    allowed = {path: READ_FILE | (READ_DIR if os.path.isdir(path) else 0) for path in reads}
+    allowed[folder] = rights & ~(1 << 15)  # no device calls, there either
+    for path, some in allowed.items():
+        if not os.path.exists(path):
+            continue
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        if libc.syscall(LANDLOCK_ADD, ruleset, 1, struct.pack("<Qi", some, place), 0):
+            raise OSError(ctypes.get_errno(), f"Landlock refuses {path}")
+        os.close(place)
+    if libc.syscall(LANDLOCK_RESTRICT, ruleset, 0):
+        raise OSError(ctypes.get_errno(), "Landlock refuses to start")
     os.close(ruleset)
     return True
 
