@@ -122,7 +122,12 @@ def gate(name: str) -> Measure:
         if name == "mask" and getattr(survey.lent.encode, "decode", None) is None:
             return skipped("the encoder cannot decode its tokens", survey.n)
         findings = tuple(survey.faults(name))
-        return Outcome(share(len(findings), survey.n), survey.n, findings)
+        if name == "render":
+            return Outcome(share(len(findings), survey.n), survey.n, findings)
+        # Rows that could not be rendered were not looked at, but for those that the renderer refused for this fault.
+        looked = [{*part.tokens[:, 0].tolist(), *(at for at, _ in part.faults.get(name, ()))} for part in survey.splits]
+        n = sum(map(len, looked))
+        return Outcome(share(len(findings), n), n, findings) if n else skipped("no row could be rendered", survey.n)
 
     return measure
 

@@ -11,7 +11,7 @@ import pytest
 from lpt_data.audit import AuditReport, audit
 from lpt_data.contracts.rendered import mask_fault
 from lpt_data.dataset import Dataset
-from manifests.errors import BadInputError
+from manifests.errors import BadInputError, RecordError
 
 
 @dataclass(frozen=True)
@@ -147,3 +147,24 @@ def test_a_template_that_raises_is_counted_row_by_row(tmp_path):
     assert metric(report, "sft.render.failed_share").value == 0.5
     assert report.exit_code == 4
     assert "no what" in report.rows("sft.render.failed_share")[0]["detail"]
+
+
+class Refusing(Letters):
+    """An encoder that renders no conversation with three turns or more."""
+
+    def encode(self, messages, tools=None):
+        if len(messages) > 2:
+            raise RecordError("too many turns", reason="template_refused", field="messages")
+        return super().encode(messages, tools)
+
+
+def test_rows_that_cannot_be_rendered_are_not_looked_at_and_no_pass(tmp_path):
+    three, two = chat("u:q", "a:r", "u:s"), chat("u:q", "a:r")
+    for rows, status, n in ([three, three], "skipped", 2), ([three, two], "pass", 1):
+        path = tmp_path / f"{n}.jsonl"
+        path.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+        report = audit({"train": Dataset.open([str(path)], kind="sft")}, "sft", encode=Refusing(), max_length=99)
+        found = {check.id: (check.status, check.n) for check in report.checks}
+        for name in ("sft.mask.inexact_share", "sft.stop.unsupervised_share"):
+            assert found[name] == (status, n)
+        assert found["sft.render.failed_share"] == ("fail", 2)
