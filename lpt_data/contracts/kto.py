@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -115,8 +116,13 @@ def length_tells(survey: Survey) -> Outcome:
 
 
 def render(record: Record, encode: Encoder, max_length: int | None) -> RowTokens:
-    """Render prompt and completion as one conversation."""
-    return rendered.conversation(_whole(record), encode, max_length)
+    """Render prompt and completion as one conversation; as in training, replies in the prompt do not count."""
+    whole = rendered.conversation(_whole(record), encode, max_length)
+    if not any(message.get("role") == "assistant" for message in record["prompt"]):
+        return whole
+    asked = rendered.prompt(record, encode, max_length).length
+    mask = list(encode.encode(_whole(record)["messages"]).loss_mask)
+    return replace(whole, supervised=sum(mask[asked:]), kept=sum(mask[asked:max_length]))
 
 
 RULES: dict[str, Rule] = {"kto.roles.bad_share": role_fault, "kto.turns.empty_share": empty_turn}

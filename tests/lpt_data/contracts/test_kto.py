@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
 
 from lpt_data.audit import AuditReport, audit
-from lpt_data.contracts.kto import empty_turn, role_fault
+from lpt_data.contracts.kto import empty_turn, render, role_fault
 from lpt_data.dataset import Dataset
 
 
@@ -101,3 +102,22 @@ def test_turns():
     assert empty_turn(record(("assistant", "a"))) is None
     assert empty_turn(record(("assistant", " "))) == "turn 1: assistant is empty"
     assert empty_turn(record()) == "the completion has no turns"
+
+
+class Turns:
+    """An encoder for tests: three tokens a turn, those of a reply supervised."""
+
+    def encode(self, messages, tools=None):
+        return SimpleNamespace(
+            ids=[7] * 3 * len(messages), loss_mask=[int(m["role"] == "assistant") for m in messages for _ in range(3)]
+        )
+
+
+def test_a_reply_inside_the_prompt_is_no_token_that_counts():
+    turns = [{"role": role, "content": "x"} for role in ("user", "assistant", "user", "assistant")]
+    record = {"prompt": turns[:3], "completion": turns[3:], "label": True}
+    assert [(row.supervised, row.kept) for row in (render(record, Turns(), n) for n in (None, 10, 8))] == [
+        (3, 3),
+        (3, 1),
+        (3, 0),
+    ]
