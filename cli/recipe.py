@@ -116,6 +116,8 @@ def show_run(report: RecipeReport) -> None:
             if "manifest_id" in ran.gate.body:
                 body = ran.gate.body
                 say(f"{body['name']}@{body['version']}  {body['folder']}  manifest {body['manifest_id'][:16]}…")
+    if report.not_asked:
+        say(f"not asked, as they come before --from: {', '.join(report.not_asked)}", style="bold yellow")
     if report.not_run:
         say(f"not run after that verdict: {', '.join(report.not_run)}", style="yellow")
 

@@ -50,6 +50,7 @@ class RecipeReport:
     recipe: Recipe
     ran: tuple[Ran, ...]
     not_run: tuple[str, ...]  # names of the stages after a gate that said no
+    not_asked: tuple[str, ...] = ()  # gates before the first stage that was asked for
 
     @property
     def exit_code(self) -> int:
@@ -60,8 +61,8 @@ class RecipeReport:
         """Return the totals, and the stages under `stages`."""
         stages = [ran.to_json() for ran in self.ran]
         reports = {ran.spec.name: (ran.spec, ran.report) for ran in self.ran if ran.report is not None}
-        more = {"exit_code": self.exit_code, "not_run": list(self.not_run), "stages": stages}
-        return {"recipe": self.recipe.ref, **totals(reports), **more}
+        more = {"not_run": list(self.not_run), "not_asked": list(self.not_asked), "stages": stages}
+        return {"recipe": self.recipe.ref, **totals(reports), "exit_code": self.exit_code, **more}
 
 
 def run(
@@ -91,7 +92,9 @@ def run(
         if (asked := ran[-1].gate) is not None and asked.exit_code in (4, 5):
             break
     after = chosen[len(ran) :]
-    return RecipeReport(recipe, tuple(ran), tuple(spec.name for spec in after))
+    before = recipe.stages[: recipe.stages.index(chosen[0])]
+    not_asked = tuple(spec.name for spec in before if STAGES[spec.kind].begin is None)
+    return RecipeReport(recipe, tuple(ran), tuple(spec.name for spec in after), not_asked)
 
 
 def planned(
@@ -99,8 +102,10 @@ def planned(
 ) -> list[tuple[StageSpec, Standing]]:
     """Return where each stage stands, without doing any; raises what `run` raises before its first stage."""
     flow = Flow(recipe, catalog, tools, silent)
-    found = []
-    for spec in flow.checked(first, last):
+    found, chosen = [], flow.checked(first, last)
+    for spec in recipe.stages[: recipe.stages.index(chosen[0])]:
+        flow.take(spec)
+    for spec in chosen:
         unknown = [ref for ref in flow.refers(spec) if flow.unknown(ref)]
         if STAGES[spec.kind].begin is None:
             found.append((spec, Standing(False, "a gate is asked every time")))

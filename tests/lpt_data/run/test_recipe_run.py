@@ -199,6 +199,10 @@ def test_a_gate_that_says_no_ends_the_run(place):
     assert report.exit_code == 4
     assert report.not_run == ("split",)
     assert not (place / "recipe.work" / "split").exists()
+    recipe = load_recipe(str(place / "recipe.yaml"))
+    plan = planned(recipe, Catalog.open(place / ".lpt"), TOOLS, first="split")
+    assert [(spec.name, stands.why) for spec, stands in plan] == [("split", "not done before")]
+    assert run_in(place, first="split").not_asked == ("audit",)
 
 
 KILLED = """
