@@ -22,6 +22,7 @@ _TASKS = {
     "preference": ["text-generation"],
     "rlvr": ["reinforcement-learning", "text-generation"],
     "kto": ["text-generation"],
+    "synthetic": ["text-generation"],
 }
 _UNKNOWN = (
     ("Licence", "no source states one here; `license: unknown` in the header until somebody decides"),

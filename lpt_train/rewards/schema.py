@@ -97,6 +97,7 @@ class _Schema:
 
     def __init__(self, root: Any) -> None:
         self.root = root
+        self.followed: list[Any] = []  # what references led to, wherever it stands
 
     def resolve(self, reference: Any) -> Any:
         """The schema behind ``#``, ``#/$defs/NAME`` and the like; nothing is fetched."""
@@ -142,7 +143,10 @@ class _Schema:
             except re.error as error:
                 raise _Unreadable from error
         if "$ref" in schema:
-            self.resolve(schema["$ref"])
+            found = self.resolve(schema["$ref"])
+            if not any(found is other for other in self.followed):
+                self.followed.append(found)
+                self.check(found, depth + 1)
         for inner in self.inner(schema):
             self.check(inner, depth + 1)
 

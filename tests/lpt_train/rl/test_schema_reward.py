@@ -110,6 +110,8 @@ def test_a_fence_of_another_language_holds_no_value_and_a_multiple_has_no_larges
     assert score(completion, '{"type": "object"}') == 1.0
     assert score("1e300", '{"multipleOf": 0.01}') == 1.0
     assert score("1", '{"properties": {"a": {"$ref": "#anchor"}}}') is None
+    assert score("{}", '{"$ref": "#/examples", "examples": {"unevaluatedProperties": false}}') is None
+    assert score('{"a": {"a": 1}}', '{"properties": {"a": {"$ref": "#"}}}') == 1.0
 
 
 def test_two_thousand_drawn_schemas_judge_as_the_reference_does():
