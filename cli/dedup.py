@@ -185,8 +185,6 @@ def foretell(dataset: Dataset, config: DedupConfig, out: Path, reference: Datase
     from lpt_data.dedup.predict import predict
 
     told = predict(dataset, config, out, reference)
-    if "semantic" in config.method:
-        say("not foretold: what the method semantic takes", style="yellow")
     if json:
         as_json({"dry_run": True, **told.to_json()})
         return

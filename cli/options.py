@@ -117,14 +117,18 @@ def named_paths(pairs: Sequence[str] | None, *, option: str) -> dict[str, list[s
 
 def benchmark_paths(pairs: Sequence[str] | None, catalog: Path | None) -> dict[str, list[str]]:
     """``--benchmark NAME=PATH`` as `named_paths` does; ``--benchmark NAME`` is what the catalog has under that name."""
-    names = [name for name in pairs or () if "=" not in name and not Path(name).suffix and not Path(name).exists()]
-    written = named_paths([pair for pair in pairs or () if pair not in names], option="--benchmark")
-    if not names:
-        return written
-    from lpt_data.benchmarks import paths_of
+    bare = [pair for pair in pairs or () if "=" not in pair]
+    if not bare:
+        return named_paths(pairs, option="--benchmark")
+    from lpt_data.benchmarks import paths_of, stored
     from manifests.catalog import Catalog
 
     opened = Catalog.open(catalog)
+    there = stored(opened)
+    names = [name for name in bare if name in there or not (Path(name).suffix or Path(name).exists())]
+    written = named_paths([pair for pair in pairs or () if pair not in names], option="--benchmark")
+    if twice := sorted(written.keys() & set(names)):
+        raise UsageError("a benchmark is named with a file and without one", seen=twice[0], next="one of the two")
     return written | {name: paths_of(name, opened) for name in names}
 
 

@@ -11,6 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import invoke
 
+from cli.options import benchmark_paths
+from lpt_data.benchmarks import add
+from manifests.catalog import Catalog
+from manifests.errors import UsageError
+
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 QUESTION = "A baker sells nine loaves before noon and four after it; how many loaves is that over six days?"
 ROWS = [
@@ -195,6 +200,14 @@ def test_usage(files):
     assert not (files / "out.jsonl").exists()
     put(files / "x.json", [{"question": QUESTION}])
     assert "would replace" in run(files, "--report", "x.json", bench="b=x.json").said
+
+
+def test_an_added_benchmark_may_have_a_dot_in_its_name_and_is_named_once(files):
+    catalog = Catalog.open(files / ".lpt")
+    add("my.v1", [str(files / "bench.jsonl")], catalog)
+    assert list(benchmark_paths(["my.v1"], files / ".lpt")) == ["my.v1"]
+    with pytest.raises(UsageError, match="with a file and without one"):
+        benchmark_paths(["my.v1", "my.v1=bench.jsonl"], files / ".lpt")
 
 
 def test_a_dry_run_writes_nothing(files):
