@@ -24,7 +24,7 @@ _SMALL = (
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _VALUES = {word: n for n, word in enumerate(_SMALL)} | {word: 20 + 10 * n for n, word in enumerate(_TENS)}
 _NUMBER = re.compile(
-    r"\d[\d,]*(?:\.\d+)?"
+    r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?"  # 1,250 is one number, 12,3 are two
     rf"|\b(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_SMALL[1:10])}))?\b"
     rf"|\b(?:{'|'.join(_SMALL)})\b"
 )

@@ -24,6 +24,7 @@ from lpt_data.semantic.numbers import numbers_in, overlap, signature
         ("1.0 and 1.10", {"1.1"}),
         ("twenty eleven", {"20", "11"}),
         ("N\u0130NE, \u0130K\u0130, f\u0131ve and SIX", {"6"}),
+        ("make 9 of [12,3] or 1,2345", {"9", "12", "3", "2345"}),
         ("", set()),
     ],
 )
