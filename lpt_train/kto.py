@@ -33,7 +33,7 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, mismatched, render_completions
 from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
 from lpt_train.schedule import multiplier
-from lpt_train.sft import batched, dropped_notes, whole_steps
+from lpt_train.steps import batched, dropped_notes, visited, whole_steps
 from manifests.catalog import Catalog
 from manifests.digests import tokenized_id
 
@@ -82,7 +82,7 @@ def train(
     )  # fmt: skip
     run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, None)
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
-    needed = sorted(set(units_at(0, rows_in_all, units=len(completions), seed=options.seed)))
+    needed = visited(rows_in_all, len(completions), size, options.seed)
     reference = _reference(run_micro_batch, [c.row for c in completions], needed, size)
     reference_of_others = _reference(run_micro_batch, others, needed, size)
     start = 0

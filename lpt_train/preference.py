@@ -35,7 +35,7 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
 from lpt_train.schedule import multiplier
-from lpt_train.sft import batched, dropped_notes, whole_steps
+from lpt_train.steps import batched, dropped_notes, visited, whole_steps
 from manifests.catalog import Catalog
 from manifests.digests import tokenized_id
 from manifests.files import write_atomic
@@ -87,7 +87,7 @@ def train(
         tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
     )  # fmt: skip
     run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(split, eval_split)
-    needed = sorted(set(units_at(0, pairs_in_all, units=len(pairs), seed=options.seed)))
+    needed = visited(pairs_in_all, len(pairs), size, options.seed)
     reference = _reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", out)
     held_reference = None
     if held_out is not None:

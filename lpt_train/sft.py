@@ -6,16 +6,15 @@ Leaves out what later layers own: several GPUs, roll-back after a spike.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
-from lpt_train.checkpoint import Restored, save_checkpoint
+from lpt_train.checkpoint import save_checkpoint
 from lpt_train.config import SFTConfig, to_mapping
 from lpt_train.data_order import Scheduled, Shuffled, data_order
 from lpt_train.flat import FlatBatch
@@ -27,9 +26,9 @@ from lpt_train.packing import Rendered, Row, render_rows
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
+from lpt_train.steps import batched, dropped_notes, whole_steps
 from manifests.catalog import Catalog
 from manifests.digests import tokenized_id
-from manifests.errors import RefusedError
 
 
 def train(
@@ -168,27 +167,12 @@ def evaluate_loss(run_micro_batch: MicroBatch, rows: Sequence[Row], config: SFTC
     return total / tokens
 
 
-def batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """`items` cut into pieces of `size`, the last one shorter."""
-    return [items[i : i + size] for i in range(0, len(items), size)]
-
-
 def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig) -> Rendered | None:
     if split is None:
         return None
     check_contract(split, "sft")
     check_tokenizer(split, renderer.fingerprint, renderer.name)
     return render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
-
-
-def whole_steps(back: Restored, *, rows_a_step: int, total: int) -> None:
-    """Refuse to lengthen a run that ended in a step of fewer rows: of a longer run that step would have been full."""
-    if back.step < total and back.cursor["place"] != back.step * rows_a_step:
-        raise RefusedError(
-            "the run ended in a step of fewer rows than the others, so that it is no part of a longer one",
-            seen=f"{back.cursor['place']} rows in {back.step} steps of {rows_a_step}",
-            next="start a new run with --model set to this one",
-        )
 
 
 def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig, order: Shuffled | Scheduled) -> str:
@@ -199,12 +183,3 @@ def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig, o
         "mask": "all" if split.kind == "text" else "assistant",
         **({"mix_schedule": order.schedule["plan_hash"]} if isinstance(order, Scheduled) else {}),
     })  # fmt: skip
-
-
-def dropped_notes(dropped: Mapping[str, int], kept: int, what: str = "rows") -> list[str]:
-    """What a run says about the rows that it could not train on."""
-    total = sum(dropped.values())
-    if not total:
-        return []
-    reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())
-    return [f"{total} of {total + kept} {what} were dropped: {reasons}"]

@@ -1,0 +1,43 @@
+"""What the loops share about their steps: cutting a step into micro-batches, its end, what was dropped before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lpt_train.checkpoint import Restored
+from lpt_train.packing import epoch_order
+from manifests.errors import RefusedError
+
+
+def batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """`items` cut into pieces of `size`, the last one shorter."""
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def whole_steps(back: Restored, *, rows_a_step: int, total: int) -> None:
+    """Refuse to lengthen a run that ended in a step of fewer rows: of a longer run that step would have been full."""
+    if back.step < total and back.cursor["place"] != back.step * rows_a_step:
+        raise RefusedError(
+            "the run ended in a step of fewer rows than the others, so that it is no part of a longer one",
+            seen=f"{back.cursor['place']} rows in {back.step} steps of {rows_a_step}",
+            next="start a new run with --model set to this one",
+        )
+
+
+def dropped_notes(dropped: Mapping[str, int], kept: int, what: str = "rows") -> list[str]:
+    """What a run says about the rows that it could not train on."""
+    total = sum(dropped.values())
+    if not total:
+        return []
+    reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())
+    return [f"{total} of {total + kept} {what} were dropped: {reasons}"]
+
+
+def visited(total: int, units: int, size: int, seed: int) -> list[int]:
+    """The units that a run of `total` places reads in its first epoch, in whole batches of `size`, in their order.
+
+    What is computed of them batch by batch is the same however long the run is made later.
+    """
+    whole = min(units, -(-min(total, units) // size) * size)
+    return [int(unit) for unit in epoch_order(units, seed, 0)[:whole]]
