@@ -18,7 +18,7 @@ from lpt_data.progress import Progress, silent
 from lpt_data.run.gates import Gate, check_policy, gate
 from lpt_data.run.recipe import Recipe, StageSpec
 from lpt_data.run.standing import Standing, standing
-from lpt_data.run.table import STAGES, Given, Tools
+from lpt_data.run.table import STAGES, Given, Tools, named_benchmarks
 from lpt_data.run.totals import totals
 from lpt_data.stage import StageReport, Work
 from lpt_data.works import Source
@@ -180,6 +180,8 @@ class Flow:
             os.path.realpath(file.path) for spec in stages for ref in self.refers(spec)
             if ref.partition(".")[0] not in self.recipe.made for file in expand(self.find(ref).paths)
         ]  # fmt: skip
+        told = [paths for spec in stages for paths in named_benchmarks(spec.options).values()]
+        outside += [os.path.realpath(self.recipe.path(path)) for paths in told for path in paths]
         taken: dict[str, str] = {}
         for spec in stages:
             place, parts = os.path.realpath(self._out(spec, "jsonl")), STAGES[spec.kind].parts(spec.options)

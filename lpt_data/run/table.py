@@ -69,7 +69,7 @@ class Given:
         """The files of each benchmark, by name: those named, else what the catalog has under the name."""
         from lpt_data.benchmarks import paths_of
 
-        told = _benchmarks(self.options).items()
+        told = named_benchmarks(self.options).items()
         return {name: [self.path(p) for p in paths] if paths else paths_of(name, self.catalog) for name, paths in told}
 
 
@@ -143,7 +143,7 @@ def _dedup_config(options: Options, where: str) -> DedupConfig:
     from lpt_data.dedup.stage import check
 
     config = config_of(DedupConfig, _without(options, "against", "benchmark", "semantic", "embedder"), where)
-    _benchmarks(options)
+    named_benchmarks(options)
     check(config)
     return replace(config, semantic=semantic_config(options, config.method, where))
 
@@ -160,7 +160,7 @@ def _dedup(given: Given) -> Work:
 
 
 def _decontaminate_config(options: Options, where: str) -> DecontaminateConfig:
-    if not _benchmarks(options):
+    if not named_benchmarks(options):
         raise UsageError(f"{where} names no benchmark", seen="none", next="benchmark: {gsm8k: test.jsonl}")
     if options.get("report") is not None:
         text(options["report"], f"{where}: report")
@@ -339,7 +339,7 @@ def _gate_options(options: Options, where: str) -> None:
     from lpt_data.audit import contract_of
 
     contract_of(text(options.get("contract"), f"{where}: contract"))
-    _benchmarks(options)
+    named_benchmarks(options)
     if options.get("max_length") is not None:
         _max_length(options, where)
 
@@ -365,7 +365,7 @@ def _against(options: Options) -> tuple[str, ...]:
     return texts(options.get("against") or (), "the option against")
 
 
-def _benchmarks(options: Options) -> dict[str, tuple[str, ...]]:
+def named_benchmarks(options: Options) -> dict[str, tuple[str, ...]]:
     """Benchmarks as a recipe names them: {NAME: PATH or [PATHS]}, or NAME=PATH and NAME as on the command line."""
     told = options.get("benchmark") or {}
     if isinstance(told, dict):
@@ -375,6 +375,8 @@ def _benchmarks(options: Options) -> dict[str, tuple[str, ...]]:
         name, equals, path = pair.partition("=")
         if not name or bool(equals) != bool(path):
             raise UsageError("a benchmark is NAME=PATH", seen=pair, next="benchmark: {gsm8k: test.jsonl}")
+        if name in found and bool(found[name]) != bool(path):
+            raise UsageError("a benchmark is named with a file and without one", seen=name, next="one of the two")
         found[name] = (*found.get(name, ()), path) if path else ()
     return found
 

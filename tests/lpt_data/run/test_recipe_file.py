@@ -98,6 +98,7 @@ def test_keys_of_the_recipe_itself():
         ("quality", {"rules": "unicode"}, "does not mend"),
         ("decontaminate", {}, "no benchmark"),
         ("decontaminate", {"benchmark": "b="}, "NAME=PATH"),
+        ("decontaminate", {"benchmark": ["b=b.jsonl", "b"]}, "with a file and without"),
         ("split", {"test": 1.5}, "whole"),
         ("split", {"test": 2, "method": "throw"}, "method"),
         ("mix", {"domains": {"a": {"from": "input"}}}, "weight"),

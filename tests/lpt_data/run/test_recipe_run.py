@@ -171,7 +171,10 @@ def test_two_stages_write_to_one_place(place):
         run_in(place)
 
 
-@pytest.mark.parametrize("last", ["dedup: {out: chats.jsonl}", "split: {test: 3, out: .}"])
+WITH_ITEMS = "dedup: {out: b.jsonl}\n  - decontaminate: {benchmark: {b: b.jsonl}}"
+
+
+@pytest.mark.parametrize("last", ["dedup: {out: chats.jsonl}", "split: {test: 3, out: .}", WITH_ITEMS])
 def test_no_stage_writes_over_an_input(place, last):
     raw = place / "train.jsonl" if "split" in last else place / "chats.jsonl"
     (place / "chats.jsonl").rename(raw)
