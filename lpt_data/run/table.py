@@ -262,9 +262,9 @@ def _mix_reads(options: Options) -> tuple[str, ...]:
     told = options.get(what) or {}
     if not isinstance(told, dict):
         raise UsageError(f"{what} of mix is no mapping", seen=repr(told)[:80], next=f"{what}: {{NAME: …}}")
-    named = told.values()
+    named = list(told.values())
     if what == "domains":
-        named = [domain.get("from", domain.get("inputs")) for domain in told.values() if isinstance(domain, dict)]
+        named = [domain.get("from", domain.get("inputs")) for domain in named if isinstance(domain, dict)]
     return tuple(ref for refs in named for ref in texts(refs or (), f"{what} of mix"))
 
 
