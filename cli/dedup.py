@@ -168,7 +168,8 @@ def dedup(
     )
     source = Source(tuple(inputs), layout, text_column)
     if dry_run:
-        foretell(source.open(), config, out, source.beside(against) if against else None, json=json)
+        items = benchmark_paths(benchmark, catalog)
+        foretell(source.open(), config, out, source.beside(against) if against else None, items, json=json)
         return
     opened, progress = Catalog.open(catalog), Progress_()
     meant = (semantic_threshold, floor, same_numbers, exact_limit)
@@ -180,10 +181,16 @@ def dedup(
     finish(report, opened, lambda: show_dedup(report.extra), json=json)
 
 
-def foretell(dataset: Dataset, config: DedupConfig, out: Path, reference: Dataset | None, *, json: bool) -> None:
+def foretell(
+    dataset: Dataset, config: DedupConfig, out: Path, reference: Dataset | None, items: dict[str, Any], *, json: bool
+) -> None:
     """What the command would take, from a sample; nothing is written or recorded."""
+    from lpt_data.contamination import load_benchmarks
     from lpt_data.dedup.predict import predict
 
+    if items:
+        load_benchmarks(items)  # one that is not there is told now
+        say("the scan for benchmark items is not in these figures", style="yellow")
     told = predict(dataset, config, out, reference)
     if json:
         as_json({"dry_run": True, **told.to_json()})

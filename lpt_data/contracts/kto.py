@@ -121,7 +121,7 @@ def render(record: Record, encode: Encoder, max_length: int | None) -> RowTokens
     if not any(message.get("role") == "assistant" for message in record["prompt"]):
         return whole
     asked = rendered.prompt(record, encode, max_length).length
-    mask = list(encode.encode(_whole(record)["messages"]).loss_mask)
+    mask = list(encode.encode([dict(message) for message in _whole(record)["messages"]]).loss_mask)
     return replace(whole, supervised=sum(mask[asked:]), kept=sum(mask[asked:max_length]))
 
 

@@ -349,9 +349,6 @@ def _gate_reads(options: Options) -> tuple[str, ...]:
     return tuple(ref for refs in named for ref in texts(refs, "what a gate judges"))
 
 
-# -- helpers
-
-
 def _listed(value: Any) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else texts(value or (), "the rules or methods")
     return tuple(part.strip() for part in parts if part.strip())
@@ -391,8 +388,6 @@ _MIX_KEYS = (
 )  # fmt: skip
 _AUDIT = ("contract", "train", "validation", "test", "benchmark", "against", "policy", "key", "tokenizer", "max_length")
 _DROP = ("contract", "check", "key", "tokenizer", "max_length", "against", "benchmark")
-
-
 _SECOND = ("semantic", "semantic_numbers", "paraphrases", "perplexity")  # for the command alone
 
 

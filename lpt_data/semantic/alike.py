@@ -88,7 +88,7 @@ def find_alike(
     """
     floor = check(config)
     distinct = distinct_texts(texts, outside)
-    exact_limit = config.exact_limit
+    exact_limit = neighbours.limit(config.exact_limit, semantics.source.device)  # beyond it pairs are approximate
     name = hashlib.sha256(f"lpt-pairs/1 {semantics.source.digest} {exact_limit} {distinct.inside}\0".encode())
     name.update(np.ascontiguousarray(distinct.keys).data)
     path = semantics.catalog / "pairs" / f"{name.hexdigest()[:16]}.parquet"

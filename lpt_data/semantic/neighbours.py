@@ -39,6 +39,11 @@ class Found:
     how: dict[str, Any] = field(default_factory=dict)  # method, device, and of an index the measured recall
 
 
+def limit(asked: int | None, device: str) -> int:
+    """How many vectors are compared exactly: what was asked for, else what the device does in reasonable time."""
+    return asked if asked is not None else (EXACT_GPU if device == "cuda" else EXACT_CPU)
+
+
 def all_pairs(
     vectors: np.ndarray,
     floor: float,
@@ -55,12 +60,12 @@ def all_pairs(
     """
     total = len(vectors)
     first = total if queries is None else queries
-    limit = exact_limit if exact_limit is not None else (EXACT_GPU if device == "cuda" else EXACT_CPU)
+    most = limit(exact_limit, device)
     threshold = floor - MARGIN
     how: dict[str, Any] = {"vectors": total, "floor": floor, "device": device}
-    if total > limit:
+    if total > most:
         a, b, more = _index(vectors, threshold, first, within, tell)
-        how |= {"method": "ivf", "exact_limit": limit, **more}
+        how |= {"method": "ivf", "exact_limit": most, **more}
     elif device == "cuda":
         from lpt_data.semantic import neighbours_gpu
 
