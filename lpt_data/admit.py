@@ -30,6 +30,7 @@ from lpt_data.audit import AuditReport, audit, contract_of
 from lpt_data.contracts.common import Encoder, PassRates, Verifier
 from lpt_data.contracts.reference import sources
 from lpt_data.dataset import Dataset
+from lpt_data.io.sources import expand
 from lpt_data.lineage import Origin, origin
 from lpt_data.progress import Progress
 from lpt_data.schedule_mix import of_split
@@ -238,6 +239,11 @@ def _evidence(
         "benchmarks": [{"name": b.name, "items": b.items, "files": list(b.sources)} for b in lent.benchmarks],
         "seeds": list(lent.seeds.sources) if lent.seeds else [],
         "previous": [file for earlier in lent.previous for file in earlier.sources],
+        "scored": [
+            {"path": file.path, "bytes": file.bytes, "sha256": bytes_sha256(file.path)}
+            for file in (expand(list(lent.scored)) if lent.scored else ())
+        ],
+        "languages": list(lent.languages),
         "metrics": [asdict(m) for m in report.metrics],
         "checks": [asdict(c) for c in report.checks],
         "not_checked": list(report.not_checked),
@@ -260,7 +266,7 @@ def _identity(body: Mapping[str, Any]) -> dict[str, Any]:
         name: [s.get(k) for k in ("rows_in", "rows", "content_root", "order_sha256", "key", "schedule")]
         for name, s in body["splits"].items()
     }
-    others = [*body["against"], *body.get("seeds", ()), *body.get("previous", ())]
+    others = [*body["against"], *body.get("seeds", ()), *body.get("previous", ()), *body.get("scored", ())]
     references = [f["sha256"] for f in others] + [
         [b["name"], [f["sha256"] for f in b["files"]]] for b in body["benchmarks"]
     ]
@@ -271,6 +277,7 @@ def _identity(body: Mapping[str, Any]) -> dict[str, Any]:
         "parents": body["parents"],
         "policy": body["policy"]["digest"],
         "tokenizer": body["tokenizer"],
+        "languages": list(body.get("languages", ())),
         "references": references,
         "metrics": [[m["id"], m["value"], m["n"], m["status"]] for m in body["metrics"]],
     }

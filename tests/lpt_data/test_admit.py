@@ -187,6 +187,22 @@ def test_sources_and_benchmarks_are_pinned_by_the_sha256_of_their_bytes(catalog,
     assert done.verdict == "reject"
 
 
+def test_scored_files_and_declared_languages_are_part_of_the_evidence(catalog, tmp_path):
+    rows = [{"prompt": [{"role": "user", "content": f"{n} + {n}?"}], "answer": str(2 * n)} for n in range(20)]
+    train = write(tmp_path / "problems.jsonl", rows)
+    scored = write(tmp_path / "scored.jsonl", [{**row, "pass_rate": 0.3} for row in rows])
+
+    def admitted(**options: Any) -> Admission:
+        return admit("sums", "rlvr", {"train": [train]}, catalog=catalog, **options)
+
+    first = admitted(pass_rates=[scored])
+    assert first.body["scored"][0]["sha256"] == bytes_sha256(scored)
+    assert admitted(pass_rates=[scored]).reused
+    assert not admitted().reused  # other evidence is another admission
+    write(tmp_path / "scored.jsonl", [{**row, "pass_rate": 0.3, "note": 1} for row in rows])
+    assert not admitted(pass_rates=[scored]).reused
+
+
 def test_a_policy_file_decides_and_is_kept_whole(catalog, files, tmp_path):
     policy = tmp_path / "strict.yaml"
     policy.write_text("name: strict\nextends: lpt:sft\nchecks:\n  - {id: sft.truncation.rate, required: true}\n")
