@@ -40,6 +40,7 @@ from lpt_train.rollouts import RolloutLog, completion_texts, rollout_metrics
 from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
 from lpt_train.sampler.generate import Completion, Sampling, sample
 from lpt_train.schedule import multiplier
+from lpt_train.steps import clipped
 from lpt_train.tasks import Task, probes, read_tasks
 from manifests.catalog import Catalog
 from manifests.errors import LptError, UsageError
@@ -304,8 +305,7 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str,
         sums["loss"] += float(loss.loss.detach())
         for name, value in zip(names[1:], shares, strict=True):
             sums[name] += float(value.detach()) / counts.tokens
-    limit = config.optim.max_grad_norm or math.inf
-    sums["grad_norm"] = float(torch.nn.utils.clip_grad_norm_(trainable(policy.model), limit))
+    sums["grad_norm"] = clipped(trainable(policy.model), config.optim.max_grad_norm)
     if config.beta == 0:
         del sums["kl"]
     return sums

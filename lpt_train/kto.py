@@ -6,7 +6,6 @@ the estimate is taken from, are computed once before the first update.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import PeftModel
 
 from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
 from lpt_train.admitted import AdmittedSplit, check_tokenizer, check_trains, split_notes
@@ -33,9 +31,8 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, mismatched, render_completions
 from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
 from lpt_train.schedule import multiplier
-from lpt_train.steps import batched, dropped_notes, visited, whole_steps
+from lpt_train.steps import batched, clipped, completions_id, dropped_notes, visited, whole_steps
 from manifests.catalog import Catalog
-from manifests.digests import tokenized_id
 
 
 def train(
@@ -75,10 +72,11 @@ def train(
     if options.max_steps > 0:
         rows_in_all = options.max_steps * rows_a_step
     total = math.ceil(rows_in_all / rows_a_step)
+    identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
         out, "kto", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
+        tokenized_id=identity, catalog=catalog, resume=resume,
     )  # fmt: skip
     run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, None)
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
@@ -111,8 +109,7 @@ def train(
                 extras = _extras([completions[i] for i in part], reference[part], size, 1 / len(taken), point)
                 parts.append(run_micro_batch([completions[i].row for i in part], extras))
             sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
-            limit = opt.max_grad_norm or math.inf
-            grad_norm = float(torch.nn.utils.clip_grad_norm_(trained, limit))
+            grad_norm = clipped(trained, opt.max_grad_norm)
             run.require_finite(step + 1, loss=sums["loss"], grad_norm=grad_norm)
             optimizer.step()
             run_micro_batch.zero_grad()
@@ -194,14 +191,9 @@ def _extras(
 def _reference(run_micro_batch: MicroBatch, rows: Sequence[Row], needed: Sequence[int], size: int) -> np.ndarray:
     """Summed log-probs of the rows under the model as it is before the first update, float32 [rows]."""
     found = np.zeros(len(rows), np.float32)
-    model = run_micro_batch.model
-    without_adapter = model.disable_adapter() if isinstance(model, PeftModel) else contextlib.nullcontext()
-    was_training = model.training
-    model.eval()
-    with without_adapter:
-        for part in batched(needed, size):
-            found[list(part)] = run_micro_batch.row_logprobs([rows[i] for i in part], "reference").float().cpu().numpy()
-    model.train(was_training)
+    parts = batched(needed, size)
+    for part, sums_S in zip(parts, run_micro_batch.start_logprobs([rows[i] for i in p] for p in parts), strict=True):
+        found[list(part)] = sums_S.numpy()
     return found
 
 
@@ -230,10 +222,3 @@ def _micro_batch(
         model, place, _objective(config), execution=config.execution, longest=config.max_length, pad_id=padding,
         most_tokens=most, most_rows=size, chunk=config.logits_chunk,
     )  # fmt: skip
-
-
-def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: KTOConfig) -> str:
-    return tokenized_id({
-        "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
-        "max_length": config.max_length, "truncation": config.truncation, "packing": False, "mask": "completions",
-    })  # fmt: skip

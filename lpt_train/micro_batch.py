@@ -14,10 +14,12 @@ leaves one launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from peft import PeftModel
 
 from lpt_train.adapters import trainable
 from lpt_train.flat import FlatBatch, Shape, flatten
@@ -73,6 +75,19 @@ class MicroBatch:
         `policy` names the state that the model is in (the adapter on or off): each has a recording of its own.
         """
         return self._run(policy, self._scored, rows, {})["sums"][: len(rows)]
+
+    def start_logprobs(self, batches: Iterable[Sequence[Row]]) -> Iterator[torch.Tensor]:
+        """`row_logprobs` of each batch under the model that the run starts from: without its adapter, without dropout.
+
+        A model that trains whole has no such state any more once it was updated: ask before the first step.
+        """
+        was_training = self.model.training
+        without_adapter = self.model.disable_adapter() if isinstance(self.model, PeftModel) else nullcontext()
+        self.model.eval()
+        with without_adapter:
+            for rows in batches:
+                yield self.row_logprobs(rows, "reference").float().cpu()
+        self.model.train(was_training)
 
     def _scored(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
         with self.place.autocast():

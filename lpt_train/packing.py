@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from lpt_train.render import Encoded, Renderer
 from manifests.bins import best_fit_decreasing as best_fit_decreasing
 from manifests.errors import RecordError, RefusedError
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -66,29 +68,42 @@ def render_rows(
 
     Records are `sft` (messages, tools) or `text`. Raises `RefusedError` when nothing is left.
     """
-    rows: list[Row] = []
+
+    def row(index: int, record: Mapping[str, Any]) -> Row:
+        encoded = (
+            renderer.encode_text(record["text"]) if "text" in record
+            else renderer.encode(record["messages"], record.get("tools"))
+        )  # fmt: skip
+        encoded = fit(encoded, max_length, truncation)
+        return Row(index, np.asarray(encoded.ids, np.int32), np.asarray(encoded.loss_mask, np.uint8))
+
+    rows, dropped, examples, last = made_or_dropped(records, row)
+    if not rows:
+        raise RefusedError(
+            "no row of the split can be trained on", seen=f"{dropped}; the last one: {last.what if last else ''}",
+            next=(last.next if last and last.next else "give a longer max_length or other data"),
+        )  # fmt: skip
+    return Rendered(rows, dropped, examples)
+
+
+def made_or_dropped(
+    records: Iterable[Any], make: Callable[[int, Any], Made]
+) -> tuple[list[Made], dict[str, int], dict[str, list[int]], RecordError | None]:
+    """What `make` makes of each record, and of those it raises `RecordError` for: how many by reason, the numbers of
+    the first five of each reason, the last error."""
+    made: list[Made] = []
     dropped: Counter[str] = Counter()
     examples: dict[str, list[int]] = {}
     last: RecordError | None = None
     for index, record in enumerate(records):
         try:
-            encoded = (
-                renderer.encode_text(record["text"]) if "text" in record
-                else renderer.encode(record["messages"], record.get("tools"))
-            )  # fmt: skip
-            encoded = fit(encoded, max_length, truncation)
+            made.append(make(index, record))
         except RecordError as error:
             dropped[error.reason] += 1
-            examples.setdefault(error.reason, []).append(index) if len(examples.get(error.reason, [])) < 5 else None
+            if dropped[error.reason] <= 5:
+                examples.setdefault(error.reason, []).append(index)
             last = error
-            continue
-        rows.append(Row(index, np.asarray(encoded.ids, np.int32), np.asarray(encoded.loss_mask, np.uint8)))
-    if not rows:
-        raise RefusedError(
-            "no row of the split can be trained on", seen=f"{dict(dropped)}; the last one: {last.what if last else ''}",
-            next=(last.next if last and last.next else "give a longer max_length or other data"),
-        )  # fmt: skip
-    return Rendered(rows, dict(sorted(dropped.items())), examples)
+    return made, dict(sorted(dropped.items())), examples, last
 
 
 def fit(encoded: Encoded, max_length: int, truncation: str) -> Encoded:

@@ -6,7 +6,6 @@ are computed once, before the first update, and kept in the run's folder.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import PeftModel
 
 from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
@@ -35,9 +33,8 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
 from lpt_train.schedule import multiplier
-from lpt_train.steps import batched, dropped_notes, visited, whole_steps
+from lpt_train.steps import batched, clipped, completions_id, dropped_notes, visited, whole_steps
 from manifests.catalog import Catalog
-from manifests.digests import tokenized_id
 from manifests.files import write_atomic
 
 
@@ -81,10 +78,11 @@ def train(
         pairs_in_all = options.max_steps * pairs_a_step
     total = math.ceil(pairs_in_all / pairs_a_step)
     digest = model_digest(source)
+    identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
         out, algorithm, config, split, {"name": source, "digest": digest}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=_tokenized_id(split, renderer, config), catalog=catalog, resume=resume,
+        tokenized_id=identity, catalog=catalog, resume=resume,
     )  # fmt: skip
     run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(split, eval_split)
     needed = visited(pairs_in_all, len(pairs), size, options.seed)
@@ -121,8 +119,7 @@ def train(
                 parts.append(run_micro_batch(_rows([pairs[i] for i in part]), extras))
             # Every part is weighted by its share of the step, so that sums over the parts are means over the step.
             metrics = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
-            limit = opt.max_grad_norm or math.inf
-            grad_norm = float(torch.nn.utils.clip_grad_norm_(trained, limit))
+            grad_norm = clipped(trained, opt.max_grad_norm)
             run.require_finite(step + 1, loss=metrics["loss"], grad_norm=grad_norm)
             optimizer.step()
             run_micro_batch.zero_grad()
@@ -258,15 +255,10 @@ def _reference(
     if kept is not None and kept.exists() and (body := json.loads(kept.read_text()))["key"] == key:
         found[list(needed)] = np.asarray(body["logps"], np.float32)
         return found
-    model = run_micro_batch.model
-    without_adapter = model.disable_adapter() if isinstance(model, PeftModel) else contextlib.nullcontext()
-    was_training = model.training
-    model.eval()
-    with without_adapter:
-        for part in batched(needed, config.per_device_train_batch_size):
-            sums = run_micro_batch.row_logprobs(_rows([pairs[i] for i in part]), "reference")
-            found[list(part)] = sums.view(-1, 2).float().cpu().numpy()
-    model.train(was_training)
+    parts = batched(needed, config.per_device_train_batch_size)
+    sums = run_micro_batch.start_logprobs(_rows([pairs[i] for i in part]) for part in parts)
+    for part, sums_2P in zip(parts, sums, strict=True):
+        found[list(part)] = sums_2P.view(-1, 2).numpy()
     if kept is not None:
         write_atomic(kept, json.dumps({"key": key, "logps": found[list(needed)].tolist()}).encode())
     return found
@@ -291,10 +283,3 @@ def _held_out(split: AdmittedSplit, algorithm: str, renderer: Renderer, config: 
     check_contract(split, algorithm)
     check_tokenizer(split, renderer.fingerprint, renderer.name)
     return _render(split, renderer, config)
-
-
-def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: PreferenceConfig) -> str:
-    return tokenized_id({
-        "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
-        "max_length": config.max_length, "truncation": config.truncation, "packing": False, "mask": "completions",
-    })  # fmt: skip

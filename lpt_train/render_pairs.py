@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lpt_train.packing import Row, fit
+from lpt_train.packing import Row, fit, made_or_dropped
 from lpt_train.render import Encoded, Renderer
 from manifests.errors import RecordError, RefusedError
 
@@ -52,23 +51,16 @@ def render_pairs(
     Besides the renderer's reasons: `too_long`, `no_supervised_token` (a completion that truncation left nothing of) and
     `identical_after_truncation`. Raises `RefusedError` when nothing is left.
     """
-    pairs: list[Pair] = []
-    dropped: Counter[str] = Counter()
-    examples: dict[str, list[int]] = {}
-    last = ""
-    for index, record in enumerate(records):
-        try:
-            pairs.append(_pair(index, record, renderer, max_length, truncation))
-        except RecordError as error:
-            dropped[error.reason] += 1
-            examples.setdefault(error.reason, []).append(index) if len(examples.get(error.reason, [])) < 5 else None
-            last = f"{error.what} ({error.seen})"
+    pairs, dropped, examples, last = made_or_dropped(
+        records, lambda index, record: _pair(index, record, renderer, max_length, truncation)
+    )
     if not pairs:
+        why = f"{last.what} ({last.seen})" if last else ""
         raise RefusedError(
-            "no pair of the split can be trained on", seen=f"{dict(dropped)}; the last one: {last}",
+            "no pair of the split can be trained on", seen=f"{dropped}; the last one: {why}",
             next="give a longer max_length or other data",
         )  # fmt: skip
-    return RenderedPairs(pairs, dict(sorted(dropped.items())), examples)
+    return RenderedPairs(pairs, dropped, examples)
 
 
 @dataclass(frozen=True)
@@ -103,23 +95,30 @@ def render_completions(
 
     Raises `RefusedError` when nothing is left, or nothing of one class.
     """
-    found: list[Completion] = []
-    dropped: Counter[str] = Counter()
-    for index, record in enumerate(records):
-        sides = [("completion", record["label"])] if "label" in record else [("chosen", True), ("rejected", False)]
-        for name, good in sides:
-            try:
-                row, prompt_tokens = _side(index, record, name, renderer, max_length, truncation)
-                found.append(Completion(row, bool(good), prompt_tokens))
-            except RecordError as error:
-                dropped[error.reason] += 1
+    sides = (
+        (index, record, name, good)
+        for index, record in enumerate(records)
+        for name, good in _sides(record)
+    )  # fmt: skip
+
+    def completion(_: int, side: tuple[int, Mapping[str, Any], str, bool]) -> Completion:
+        index, record, name, good = side
+        row, prompt_tokens = _side(index, record, name, renderer, max_length, truncation)
+        return Completion(row, good, prompt_tokens)
+
+    found, dropped, _, _ = made_or_dropped(sides, completion)
     good = sum(completion.desirable for completion in found)
     if not 0 < good < len(found):
         raise RefusedError(
-            "KTO needs good and bad completions", seen=f"{good} good of {len(found)}; dropped: {dict(dropped)}",
+            "KTO needs good and bad completions", seen=f"{good} good of {len(found)}; dropped: {dropped}",
             next="give a longer max_length, or rows of both labels",
         )  # fmt: skip
-    return RenderedCompletions(found, dict(sorted(dropped.items())))
+    return RenderedCompletions(found, dropped)
+
+
+def _sides(record: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """The completions of a record, by the name of their field, and whether each is good."""
+    return [("completion", bool(record["label"]))] if "label" in record else [("chosen", True), ("rejected", False)]
 
 
 def mismatched(completions: list[Completion], order: np.ndarray, max_length: int) -> list[Row]:

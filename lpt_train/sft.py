@@ -5,7 +5,6 @@ Leaves out what later layers own: several GPUs, roll-back after a spike.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from lpt_train.packing import Rendered, Row, render_rows
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
-from lpt_train.steps import batched, dropped_notes, whole_steps
+from lpt_train.steps import batched, clipped, dropped_notes, whole_steps
 from manifests.catalog import Catalog
 from manifests.digests import tokenized_id
 
@@ -96,8 +95,7 @@ def train(
             denominator = torch.tensor(float(supervised))
             parts = [run_micro_batch(rows, {"denominator": denominator})["loss"] for rows in batches]
             loss = float(torch.stack(parts).sum())
-            limit = opt.max_grad_norm or math.inf
-            grad_norm = float(torch.nn.utils.clip_grad_norm_(trained, limit))
+            grad_norm = clipped(trained, opt.max_grad_norm)
             run.require_finite(step + 1, loss=loss, grad_norm=grad_norm)
             optimizer.step()
             run_micro_batch.zero_grad()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
+from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import Restored
 from lpt_train.packing import epoch_order
+from lpt_train.render import Renderer
+from manifests.digests import tokenized_id
 from manifests.errors import RefusedError
 
 
@@ -41,3 +47,16 @@ def visited(total: int, units: int, size: int, seed: int) -> list[int]:
     """
     whole = min(units, -(-min(total, units) // size) * size)
     return [int(unit) for unit in epoch_order(units, seed, 0)[:whole]]
+
+
+def clipped(parameters: Iterable[torch.nn.Parameter], max_norm: float) -> float:
+    """Scale the gradients to a global norm of at most `max_norm` (0: leave them) and return the norm they had."""
+    return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm or math.inf))
+
+
+def completions_id(split: AdmittedSplit, renderer: Renderer, *, max_length: int, truncation: str) -> str:
+    """The id of what the accelerator sees where only completions count: rows, order, tokenizer, length, mask policy."""
+    return tokenized_id({
+        "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
+        "max_length": max_length, "truncation": truncation, "packing": False, "mask": "completions",
+    })  # fmt: skip

@@ -26,7 +26,7 @@ from lpt_data.report.stage_page import evidence, foot
 from lpt_data.report.story import FailingRow, JudgedCheck, ManifestStory
 
 POLICY = 40_000  # characters of a policy
-TODO = 8  # checks named beside the verdict
+NAMED = 8  # checks named beside the verdict
 _EVIDENCE = "Removed rows, the weakest evidence first"
 _BAD = ("fail", "error", "warn")
 
@@ -71,9 +71,10 @@ def _verdict(story: ManifestStory) -> Html:
     body = story.body
     bad = [one for one in story.checks if one.check["status"] in _BAD or _silent(one.check)]
     items = [
-        el("li", _blame(one.check), command(one.check["next"]) if one.check.get("next") else None) for one in bad[:TODO]
+        el("li", _blame(one.check), command(one.check["next"]) if one.check.get("next") else None)
+        for one in bad[:NAMED]
     ]
-    more = el("p", f"and {len(bad) - TODO:,} more, below") if len(bad) > TODO else None
+    more = el("p", f"and {len(bad) - NAMED:,} more, below") if len(bad) > NAMED else None
     lead = words.MEANS[body["verdict"]] if bad or body["verdict"] != "accept" else words.MEANS["accept"]
     name = body["verdict"]
     return el(
