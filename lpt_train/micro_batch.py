@@ -14,7 +14,7 @@ leaves one launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -76,7 +76,7 @@ class MicroBatch:
         """
         return self._run(policy, self._scored, rows, {})["sums"][: len(rows)]
 
-    def start_logprobs(self, batches: Iterable[Sequence[Row]]) -> Iterator[torch.Tensor]:
+    def start_logprobs(self, batches: Iterable[Sequence[Row]]) -> list[torch.Tensor]:
         """`row_logprobs` of each batch under the model that the run starts from: without its adapter, without dropout.
 
         A model that trains whole has no such state any more once it was updated: ask before the first step.
@@ -85,9 +85,9 @@ class MicroBatch:
         without_adapter = self.model.disable_adapter() if isinstance(self.model, PeftModel) else nullcontext()
         self.model.eval()
         with without_adapter:
-            for rows in batches:
-                yield self.row_logprobs(rows, "reference").float().cpu()
+            found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
         self.model.train(was_training)
+        return found
 
     def _scored(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
         with self.place.autocast():
