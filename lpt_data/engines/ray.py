@@ -14,6 +14,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -26,6 +27,7 @@ RETRIES = 20  # of one task, for a worker that is lost
 OWN_STORE = 1 << 30  # bytes of shared memory of a cluster that is started here; the rest spills to disk
 _REACH_SECONDS = 5.0
 _PROBE_SECONDS = 120.0
+_ASK_AGAIN_SECONDS = 0.2
 # No phoning home, no log lines of the C++ side, no warning about accelerators that nothing here uses.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -164,23 +166,42 @@ def _unreachable(address: str, error: Exception) -> BadInputError:
 
 def _same_code(ray: Any) -> None:
     """Raise BadInputError unless every node has this version of the package."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
-
     mine = code_digest()
-    nodes = [node for node in ray.nodes() if node["Alive"]]
     look = ray.remote(num_cpus=0, max_retries=RETRIES)(_their_code)
-    asked = [look.options(scheduling_strategy=On(node["NodeID"], soft=False)).remote() for node in nodes]
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    asked = [_ask(look, node) for node in nodes]
     for node, answer in zip(nodes, asked, strict=True):
-        try:
-            found = ray.get(answer, timeout=_PROBE_SECONDS)
-        except ray.exceptions.RayError as error:
-            found = str(error).strip().splitlines()[-1]
-        if found != mine:
+        found = _code_of(ray, look, node, answer)
+        if found not in (mine, None):
             raise BadInputError(
                 "a node of the cluster has not this version of lpt",
                 seen=f"{node['NodeManagerAddress']}: {found} is not {mine}",
                 next="install the same version on every node, then run the same command again",
             )
+
+
+def _ask(look: Any, node: dict[str, Any]) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+
+    return look.options(scheduling_strategy=On(node["NodeID"], soft=False)).remote()
+
+
+def _code_of(ray: Any, look: Any, node: dict[str, Any], answer: Any) -> str | None:
+    """The version on a node, or why it could not be told; None for a node that has left, which gets no work.
+
+    Of a node that has just joined the scheduler may not know yet: it is asked again.
+    """
+    until = time.monotonic() + _PROBE_SECONDS
+    while True:
+        try:
+            return ray.get(answer, timeout=_PROBE_SECONDS)
+        except ray.exceptions.RayError as error:
+            if not any(one["Alive"] and one["NodeID"] == node["NodeID"] for one in ray.nodes()):
+                return None
+            if not isinstance(error, ray.exceptions.TaskUnschedulableError) or time.monotonic() > until:
+                return str(error).strip().splitlines()[-1]
+        time.sleep(_ASK_AGAIN_SECONDS)
+        answer = _ask(look, node)
 
 
 def _their_code() -> str:

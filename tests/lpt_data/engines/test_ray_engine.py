@@ -196,6 +196,18 @@ def test_a_node_that_is_lost_costs_no_row(connected, corpus, alone, capfd, when)
     assert capfd.readouterr().out == ""  # where Ray prints such news
 
 
+def test_a_node_that_has_left_is_not_taken_for_another_version(connected):
+    import ray
+
+    before = {node["NodeID"] for node in ray.nodes()}
+    extra = connected.add_node(**NODE)
+    (node,) = (one for one in ray.nodes() if one["NodeID"] not in before)
+    look = ray.remote(num_cpus=0)(engine._their_code)
+    assert engine._code_of(ray, look, node, engine._ask(look, node)) == engine.code_digest()  # it has just joined
+    connected.remove_node(extra)
+    assert engine._code_of(ray, look, node, engine._ask(look, node)) is None
+
+
 @pytest.mark.parametrize(
     "config",
     [
