@@ -24,10 +24,10 @@ import torch
 from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.advantages import GroupAdvantages, group_advantages
+from lpt_train.answers import accuracy
 from lpt_train.checkpoint import save_checkpoint
 from lpt_train.config import to_mapping
 from lpt_train.config_grpo import GRPOConfig
-from lpt_train.evaluate import accuracy
 from lpt_train.heads import TokenLogprobs, check_head, token_logprobs
 from lpt_train.losses.policy import StepCounts, policy_loss
 from lpt_train.models import Placement, check_vocabulary, load_model, load_tokenizer, model_digest, placement, resolve

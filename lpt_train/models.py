@@ -111,11 +111,12 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
 
 
 def load_model(
-    model: str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    model: str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", merge: bool = True
 ) -> torch.nn.Module:
     """The causal language model with parameters kept in `dtype`, in evaluation mode.
 
-    A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`.
+    A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`; without
+    `merge` the adapter stays beside it, in float32, as it was trained.
     Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
     """
     base = adapter_base(model)
@@ -125,10 +126,12 @@ def load_model(
         _refuse_pickles(model, Path(model))
     with _three_parts(model, "model"):
         loaded = AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32 if base else dtype, use_safetensors=True, trust_remote_code=False, **options
-        )
+            source, dtype=torch.float32 if base and merge else dtype, use_safetensors=True, trust_remote_code=False,
+            **options,
+        )  # fmt: skip
         if base:
-            loaded = PeftModel.from_pretrained(loaded, model).merge_and_unload(safe_merge=True).to(dtype)
+            adapted = PeftModel.from_pretrained(loaded, model)
+            loaded = adapted.merge_and_unload(safe_merge=True).to(dtype) if merge else adapted
     torch.nn.Module.to(loaded, device)
     for name, parameter in loaded.named_parameters():
         if not bool(torch.isfinite(parameter).all()):

@@ -328,6 +328,24 @@ def score(completion: str, answer: str) -> float | None:
     return float(found is not None and same(found, expected))
 
 
+def committed(completion: str) -> str | None:
+    """What the completion marks as its answer, else its last number; numbers by their value, the rest by its text."""
+    said = marked(completion)
+    found = read(said) if said is not None else None
+    if found is None and (value := last_number(completion[-MAX_TAIL:])) is not None:
+        found = Number(value)
+    return None if found is None else _key(found)
+
+
+def _key(answer: Answer) -> str:
+    if isinstance(answer, Number):
+        return f"{answer.value}%" if answer.percent else str(answer.value)
+    if isinstance(answer, str):
+        return answer
+    parts = [_key(part) for part in answer.parts]
+    return answer.brackets + ",".join(sorted(parts) if answer.brackets == "{}" else parts)
+
+
 def parse_gold(answer: str) -> bool:
     """Whether the gold answer can be read."""
     return gold(answer) is not None
@@ -370,4 +388,5 @@ VERIFIER = Verifier(
         Canary("I do not know.", "72", 0.0),
         Canary("#### 72", " ", None),
     ),
+    committed=committed,
 )
