@@ -156,7 +156,8 @@ def loss_measures(items: Sequence[RecordLoss], domain: str) -> Iterator[Measure]
     if any(item.bytes for item in items):
         bits = ratio([value / math.log(2) for value in nll], [item.bytes for item in items])
         yield Measure.of("bits_per_byte", bits, domain)
-    yield Measure("tokens", *[float(sum(tokens))] * 3, n=len(items), domain=domain)
+    total = float(sum(tokens))
+    yield Measure("tokens", total, total, total, len(items), domain)
 
 
 def pair_measures(items: Sequence[PairLogprobs], domain: str) -> Iterator[Measure]:

@@ -125,7 +125,7 @@ def load_model(
     if base:
         _refuse_pickles(model, Path(model))
     with _three_parts(model, "model"):
-        loaded = AutoModelForCausalLM.from_pretrained(
+        loaded: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
             source, dtype=torch.float32 if base and merge else dtype, use_safetensors=True, trust_remote_code=False,
             **options,
         )  # fmt: skip
