@@ -23,6 +23,7 @@ from cli import (
     evaluate,
     generate,
     manifest,
+    matrix,
     mix,
     pack,
     pairs,
@@ -61,6 +62,7 @@ data.app.add_typer(benchmarks.app, name="benchmarks")
 app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")
+train.app.command("matrix", epilog=matrix.EXAMPLES)(matrix.matrix)
 app.command("admit", epilog=admit.EXAMPLES)(admit.admit)
 app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
 app.command("report", epilog=report.EXAMPLES)(report.report)
