@@ -128,8 +128,8 @@ def run_cell(task: CellTask, tell: Tell) -> dict[str, Any]:
         )  # fmt: skip
         if result.status != "done":
             return {}
-        gc.collect()
-        if torch.cuda.is_available():
+        if torch.cuda.is_available():  # what follows begins with the whole device
+            gc.collect()
             torch.cuda.empty_cache()
     values: dict[str, Any] = {}
     if task.probe:

@@ -96,6 +96,10 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "train orpo": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/orpo {SMALL}", RUN),
     "train kto": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/kto {SMALL}", RUN),
     "train grpo": (f"--admitted sums:train --model runs/sft --out runs/grpo {GRPO}", RUN),
+    "train matrix": (
+        "matrix.yaml --out runs/matrix",
+        {"type", "variants", "cells", "winner", "reason", "metric", "seeds", "object", "page"},
+    ),
     "eval": ("--admitted sums:test --model runs/grpo --n 2 --max-tokens 2", {"models", "split"}),
     "why": ("problems.jsonl:1", set()),
     "catalog rebuild": ("", {"catalog", "objects", "head"}),
@@ -150,6 +154,11 @@ def folder(tmp_path_factory):
     (folder / "mix.yaml").write_text(
         "domains:\n  sums: {inputs: problems.jsonl, weight: 0.75}\n"
         "  held: {inputs: splits/test.jsonl, weight: 0.25, layout: countdown}\ntotal: {rows: 64}\nkind: rlvr\n"
+    )
+    (folder / "matrix.yaml").write_text(
+        "algorithm: sft\nmodel: tiny\nunadmitted: chats.jsonl\nbase: {max_steps: 1, max_length: 256}\n"
+        "variants: {small: {lora_r: 2}, large: {lora_r: 4}}\nseeds: [1]\n"
+        "metric: loss\nbetter: lower\nband: {relative: 0.5}\n"
     )
     (folder / "recipe.yaml").write_text(
         "inputs: docs.jsonl\nstages:\n  - clean: {rules: 'unicode,space'}\n  - dedup: {method: exact}\n"
