@@ -49,7 +49,7 @@ def config_of(algorithm: str, options: Mapping[str, Any]) -> Any:
     one_of("algorithm", algorithm, tuple(ALGORITHMS))
     if algorithm in LOSSES:
         options = {"loss_type": LOSSES[algorithm][0], **options}
-    config = from_mapping(ALGORITHMS[algorithm].config, options)
+    config: Any = from_mapping(ALGORITHMS[algorithm].config, options)
     if algorithm in LOSSES:
         one_of("loss_type", config.loss_type, LOSSES[algorithm])
     return config

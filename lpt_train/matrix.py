@@ -119,11 +119,11 @@ def _cell(
             largest_batch=spec.largest_batch if first else None,
         )  # fmt: skip
         values, failure = _run(task, stop, lambda *told: progress and progress(cell, number, len(spec.cells), *told))
-        if values is None and failure is None:
-            return None
         if failure is not None:
             write_atomic(make_folder(folder) / "failed.json", json.dumps({"failures": [failure]}).encode() + b"\n")
             return _result(cell, folder, catalog, {}, [failure])
+        if values is None:
+            return None
         if spec.largest_batch is not None and not first:
             values["largest_batch"] = _of_first_seed(spec, cell, out)
         keep_values(folder, asked, values)
