@@ -17,7 +17,6 @@ from lpt_train.adapters import attach, trainable
 from lpt_train.config import Lora
 from lpt_train.matrix import run_matrix
 from lpt_train.matrix_spec import parse_spec
-from lpt_train.models import resolve
 
 
 def parameters(source: str, **options: bool | int) -> int:
@@ -34,7 +33,7 @@ def main() -> None:
     found = finding("adapters", __doc__ or "", steps=40, rank=8, rate=0.0, seeds=2)
     args = found.args
     rate = args.rate or (3e-3 if found.tiny else 2e-4)
-    source = resolve(args.model, Path(args.work) / "model", seed=0)
+    source = found.start
     most = parameters(source, lora_r=args.rank)
     ranks = [rank for rank in range(1, args.rank + 1) if parameters(source, lora_r=rank, use_dora=True) <= most]
     if not ranks:
@@ -47,7 +46,7 @@ def main() -> None:
     spec = parse_spec({
         "algorithm": "sft", "model": source, "admitted": f"{admitted}:train", "eval": f"{admitted}:validation",
         "base": {
-            "max_steps": args.steps, "learning_rate": rate, "per_device_train_batch_size": 16, "max_length": 768,
+            "max_steps": args.steps, "learning_rate": rate, "per_device_train_batch_size": 8, "max_length": 768,
             "lora_alpha": 2 * args.rank, "execution": args.execution, "logging_steps": 1,
         },
         "variants": variants, "seeds": list(range(1, args.seeds + 1)), "band": {"relative": 0.02},

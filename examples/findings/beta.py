@@ -12,7 +12,7 @@ BETAS = (0.05, 0.10, 0.30)
 
 def main() -> None:
     """Train, measure on hidden pairs, say whether the order is there."""
-    found = finding("beta", __doc__ or "", steps=80, seeds=1, rate=0.0, kl_prompts=64, kl_tokens=48)
+    found = finding("beta", __doc__ or "", steps=40, seeds=1, rate=0.0, kl_prompts=64, kl_tokens=48)
     args = found.args
     rate = args.rate or (1e-3 if found.tiny else 2e-4)
     reference = found.reference()
@@ -20,7 +20,7 @@ def main() -> None:
         for seed in range(1, args.seeds + 1):
             run = found.train(
                 "dpo", "pairs:train", f"beta-{beta}-{seed}", model=reference, beta=beta, seed=seed,
-                max_steps=args.steps, learning_rate=rate, per_device_train_batch_size=16, max_length=768, lora_r=8,
+                max_steps=args.steps, learning_rate=rate, per_device_train_batch_size=8, max_length=768, lora_r=8,
                 lora_alpha=16,
             )  # fmt: skip
             report = found.compared(

@@ -16,6 +16,7 @@ from lpt_train.admitted import AdmittedSplit, load_split
 from lpt_train.algorithms import ALGORITHMS, config_of
 from lpt_train.evaluate import EvalOptions, SplitReport, evaluate_splits
 from lpt_train.runs import RunResult, env, seed_everything
+from lpt_train.tiny import make_tiny
 from manifests.catalog import Catalog
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
@@ -56,13 +57,20 @@ class Finding:
             raise SystemExit(f"{name}: {result.status}, {result.body['proof']}")
         return result
 
+    @property
+    def start(self) -> str:
+        """The folder that runs start from: as given, or a model of two layers that is made on the spot."""
+        if not self.tiny:
+            return str(self.args.model)
+        return str(make_tiny(self.out("tiny"), hidden=64, layers=2, heads=2))
+
     def reference(self) -> str:
         """The model that preferences are trained from: as given, `tiny` after it has read both kinds of reply."""
         if not self.tiny:
-            return str(self.args.model)
+            return self.start
         result = self.train(
-            "sft", "chats:train", "reference", use_peft=False, max_steps=self.args.warm_steps, learning_rate=3e-3,
-            max_length=768, per_device_train_batch_size=16, seed=0,
+            "sft", "chats:train", "reference", model=self.start, use_peft=False, max_steps=self.args.warm_steps,
+            learning_rate=5e-3, max_length=768, per_device_train_batch_size=8, seed=0,
         )  # fmt: skip
         return str(result.path)
 
@@ -103,7 +111,7 @@ def finding(name: str, text: str, **defaults: Any) -> Finding:
     parser.add_argument("--model", default="tiny", help="tiny, or a folder of weights")
     parser.add_argument("--out", help="the JSON; default: benchmarks/results/")
     parser.add_argument("--execution", default="eager", help="auto compiles and records graphs, which takes longer")
-    parser.add_argument("--warm-steps", type=int, default=120, help="steps in which tiny reads both kinds of reply")
+    parser.add_argument("--warm-steps", type=int, default=80, help="steps in which tiny reads both kinds of reply")
     for option, value in defaults.items():
         parser.add_argument(f"--{option.replace('_', '-')}", type=type(value), default=value)
     args = parser.parse_args()

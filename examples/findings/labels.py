@@ -9,14 +9,14 @@ from common import finding, measured
 
 def main() -> None:
     """Train on both, measure both on the same hidden pairs."""
-    found = finding("labels", __doc__ or "", steps=80, rate=0.0, beta=0.1)
+    found = finding("labels", __doc__ or "", steps=40, rate=0.0, beta=0.1)
     args = found.args
     rate = args.rate or (1e-3 if found.tiny else 2e-4)
     reference = found.reference()
     for labels in ("pairs", "flipped"):
         run = found.train(
             "dpo", f"{labels}:train", labels, model=reference, beta=args.beta, seed=1, max_steps=args.steps,
-            learning_rate=rate, per_device_train_batch_size=16, max_length=768, lora_r=8, lora_alpha=16,
+            learning_rate=rate, per_device_train_batch_size=8, max_length=768, lora_r=8, lora_alpha=16,
         )  # fmt: skip
         report = found.compared(run.path, reference, "pairs:test")
         accuracy = next(m for m in report.together if m.name == "reward_accuracy")

@@ -14,7 +14,7 @@ from common import finding, rising
 
 from lpt_train.likelihood import likelihood
 from lpt_train.measured import load_subject
-from lpt_train.models import load_tokenizer, resolve
+from lpt_train.models import load_tokenizer
 from lpt_train.packing import Row, best_fit_decreasing, epoch_order, render_rows
 from lpt_train.render import Renderer
 
@@ -34,7 +34,7 @@ def main() -> None:
     found = finding("lengths", __doc__ or "", steps=20, step_tokens=8192, rate=0.0)
     args = found.args
     rate = args.rate or (3e-3 if found.tiny else 1e-4)
-    source = resolve(args.model, found.out("model"), seed=0)
+    source = found.start
     renderer = Renderer(load_tokenizer(source))
     whole = render_rows(found.split("docs:train").rows(), renderer, max_length=10**9)
     for length in LADDER:

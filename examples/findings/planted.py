@@ -12,12 +12,10 @@ import sys
 from pathlib import Path
 
 PAIRS, HIDDEN = 384, 128
-NAMES = ["Ada", "Bo", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ivo", "Jo", "Kim", "Lea", "Max", "Nora", "Otto", "Pia", "Quin", "Rosa", "Sam", "Tess"]
-THINGS = (
-    ["apples", "bolts", "cards", "drums", "eggs", "flags", "gears", "hats", "inks", "jars", "kites", "lamps", "maps", "nails", "oars", "pens", "quilts", "ropes"]
-)
-PLACES = ["harbour", "market", "school", "station", "library", "garden", "workshop", "bakery", "theatre", "museum"]
-VERBS = ["buys", "finds", "wins", "carries", "sells", "loses", "borrows", "trades"]
+NAMES = "Ada Bo Cleo Dan Eve Finn Gus Hana Ivo Jo Kim Lea Max Nora Otto Pia Quin Rosa Sam Tess".split()
+THINGS = "apples bolts cards drums eggs flags gears hats inks jars kites lamps maps nails oars pens quilts".split()
+PLACES = "harbour market school station library garden workshop bakery theatre museum".split()
+VERBS = "buys finds wins carries sells loses borrows trades".split()
 STEPS = ("First take {a} and {b}.", "Start from {a}, then use {b}.", "The two numbers are {a} and {b}.",
          "We have {a} at first and {b} after that.")  # fmt: skip
 WORKED = (
@@ -54,8 +52,10 @@ def pair(rng: random.Random, known: list[str], at: int) -> dict:
     """One pair whose better side is known."""
     a, b = rng.randint(2, 99), rng.randint(2, 99)
     numbers = {"a": a, "b": b, "c": a + b}
-    good = f"{rng.choice(STEPS).format(**numbers)} So {rng.choice(WORKED).format(**numbers)}. The answer is {a + b}."
-    bad = f"{rng.choice(EVASIVE)} {rng.choice(EVASIVE)} {rng.choice(CLOSING)}"
+    check = rng.choice(("", f" Check: {a + b} - {b} = {a}."))
+    worked = rng.choice(WORKED).format(**numbers)
+    good = f"{rng.choice(STEPS).format(**numbers)} So {worked}.{check} The answer is {a + b}."
+    bad = f"{' '.join(rng.sample(EVASIVE, rng.choice((1, 2))))} {rng.choice(CLOSING)}"
     return {
         "prompt": [{"role": "user", "content": question(rng, known, at, a, b)}],
         "chosen": [{"role": "assistant", "content": good}], "rejected": [{"role": "assistant", "content": bad}],
@@ -89,9 +89,10 @@ def main(work: Path, questions: Path | None) -> None:
     write(work / "flipped.jsonl", flipped(rng, train))
     write(work / "hidden.jsonl", hidden)
     for name, part in (("chats", train), ("chats-held", hidden)):
-        write(work / f"{name}.jsonl", [
-            {"messages": row["prompt"] + row[side]} for row in part for side in ("chosen", "rejected")
-        ])  # fmt: skip
+        sides = ("chosen", "rejected")
+        write(
+            work / f"{name}.jsonl", [{"messages": row["prompt"] + row[sides[at % 2]]} for at, row in enumerate(part)]
+        )
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ export LPT_CATALOG=$work/.lpt
 mkdir -p "$work/admitted"
 python "$here/planted.py" "$work" ${2:+"$2"}
 for labels in pairs flipped; do
-  lpt admit "findings-$labels" --contract preference --key row --out "$work/admitted/$labels" \
+  lpt admit "findings-$labels" --contract preference --out "$work/admitted/$labels" \
     --train "$work/$labels.jsonl" --test "$work/hidden.jsonl" || [ $? -eq 3 ] # 3: tune, which may be trained on
 done
-lpt admit findings-chats --contract sft --key row --out "$work/admitted/chats" \
+lpt admit findings-chats --contract sft --out "$work/admitted/chats" \
   --train "$work/chats.jsonl" --validation "$work/chats-held.jsonl" || [ $? -eq 3 ]
 # Long documents for the ladder of lengths: the documentation of the packages that are installed here.
 lpt data generate package-docs --out "$work/docs.jsonl" --max-bytes 6000000
