@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
-from trl import DPOConfig, DPOTrainer, SFTTrainer
+from trl import DPOConfig, DPOTrainer, KTOTrainer, SFTTrainer
 from trl import KTOConfig as TrlKTOConfig
-from trl import KTOTrainer
 from trl import SFTConfig as TrlSFTConfig
 
 from lpt_train.adapters import lora_config, parameter_report
@@ -50,6 +49,8 @@ from lpt_train.steps import batched
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
 from manifests.errors import RefusedError, UsageError
+
+OLDEST = (1, 16)
 
 
 class _Rendered:
@@ -145,6 +146,9 @@ def train(
 
 
 def _check_can_run(config: Config, resume: bool) -> None:
+    version = metadata.version("trl")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise UsageError("TRL is too old for --engine trl", seen=version, next="pip install -U 'lpt[trl]'")
     if resume:
         raise UsageError(
             "a run of --engine trl is not resumed: TRL goes on from pickles, which are not written here",
@@ -240,7 +244,9 @@ class Observer(TrainerCallback):
         self.proof.observe(logs["grad_norm"])
         taken = self.work.taken(done - 1)
         tokens = sum(self.work.tokens(unit) for unit in taken)
-        metrics = {name: logs[name] for name in ("loss", "grad_norm", "learning_rate", *self.algorithm.metrics) if name in logs}
+        metrics = {
+            name: logs[name] for name in ("loss", "grad_norm", "learning_rate", *self.algorithm.metrics) if name in logs
+        }
         if self.algorithm.name == "sft":
             metrics["supervised_tokens"] = sum(self.work.supervised(unit) for unit in taken)
         epoch = self.work.place(done) / len(self.work.units)
@@ -271,8 +277,10 @@ def evaluate(trainer: Any, work: Work, algorithm: Algorithm, config: Config) -> 
     found: dict[str, float] = {}
     supervised = sum(work.supervised(unit) for unit in work.held_out)
     for units in batched(work.held_out, config.per_device_eval_batch_size):
-        batch = {name: value.to(trainer.args.device) if isinstance(value, torch.Tensor) else value
-                 for name, value in work.collate(units).items()}
+        batch = {
+            name: value.to(trainer.args.device) if isinstance(value, torch.Tensor) else value
+            for name, value in work.collate(units).items()
+        }
         with trainer.compute_loss_context_manager():
             whole = {"num_items_in_batch": supervised} if algorithm.name == "sft" else {}
             loss = float(trainer.compute_loss(trainer.model, batch, **whole))

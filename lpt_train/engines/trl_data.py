@@ -119,7 +119,9 @@ def kto_work(
     others = mismatched(rendered.completions, order, config.max_length)
     notes = _means_note(config, len(rendered.completions))
     if config.gradient_accumulation_steps > 1:
-        notes.append("TRL estimates KTO's distance to the reference anew in each micro-batch; --engine lean in each step")
+        notes.append(
+            "TRL estimates KTO's distance to the reference anew in each micro-batch; --engine lean in each step"
+        )
     return Work(
         algorithm="kto", units=list(zip(rendered.completions, others, strict=True)),
         **_places(config, len(rendered.completions)), collate=partial(_completions_batch, padding=padding),
