@@ -53,19 +53,21 @@ from manifests.errors import RefusedError, UsageError
 OLDEST = (1, 16)
 
 
-class _Rendered:
-    """In front of a trainer of TRL's: its rows are rendered already."""
-
-    def _prepare_dataset(self, dataset: Dataset, *_: Any, **__: Any) -> Dataset:
-        return dataset
+def _as_it_is(_trainer: Any, dataset: Dataset, *_: Any, **__: Any) -> Dataset:
+    """In place of TRL's tokenising: the rows are rendered already."""
+    return dataset
 
 
-class _DPO(_Rendered, DPOTrainer):
+class _DPO(DPOTrainer):
     """TRL's DPO over rendered pairs."""
 
+    _prepare_dataset = _as_it_is
 
-class _KTO(_Rendered, KTOTrainer):
+
+class _KTO(KTOTrainer):
     """TRL's KTO over rendered completions."""
+
+    _prepare_dataset = _as_it_is
 
 
 @dataclass(frozen=True)
