@@ -220,25 +220,26 @@ class Observer(TrainerCallback):
         self.trainer, self.work, self.algorithm, self.config = trainer, work, algorithm, config
         self.run, self.proof, self.tokenizer, self.progress = run, proof, tokenizer, progress
 
-    def on_train_begin(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure what the run starts from."""
         self.speed = Speed(0, self.work.steps)
         if self.work.held_out:
-            self.run.log(0, evaluate(self.trainer, self.work, self.algorithm, self.config))
+            self.run.log(0, evaluate(self.trainer, self.work, self.algorithm))
 
-    def on_pre_optimizer_step(self, _args: Any, state: Any, _control: Any, *, model: torch.nn.Module, **_: Any) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """No update by gradients that are not finite (TRL clips before, which leaves them so)."""
-        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self.trainer.model.parameters() if parameter.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients))
         self.run.require_finite(state.global_step + 1, grad_norm=norm)
 
-    def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop where a signal asked for it; what was done so far is logged and saved first."""
         if self.stop:
             control.should_training_stop = True
 
-    def on_log(self, _args: Any, state: Any, control: Any, *, logs: dict[str, float], **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The end of a step: proof, metrics, evaluation, checkpoint."""
+        logs: dict[str, float] = kwargs["logs"]
         if "loss" not in logs:
             return  # of the whole run
         done, options = int(state.global_step), self.config.run
@@ -255,7 +256,7 @@ class Observer(TrainerCallback):
         metrics |= {"tokens": tokens, "epoch": epoch, **self.speed.step(done, tokens)}
         last = done == self.work.steps or control.should_training_stop
         if self.work.held_out and (last or (options.eval_steps and done % options.eval_steps == 0)):
-            metrics |= evaluate(self.trainer, self.work, self.algorithm, self.config)
+            metrics |= evaluate(self.trainer, self.work, self.algorithm)
         if last or done == 1 or "eval_loss" in metrics or done % options.logging_steps == 0:
             self.run.log(done, metrics)
         if self.progress is not None:
@@ -270,7 +271,7 @@ class Observer(TrainerCallback):
 
 
 @torch.no_grad()
-def evaluate(trainer: Any, work: Work, algorithm: Algorithm, config: Config) -> dict[str, float]:
+def evaluate(trainer: Any, work: Work, algorithm: Algorithm) -> dict[str, float]:
     """TRL's loss and metrics over the held-out units as `eval_…`, each unit (sft: each supervised token) once.
 
     TRL's own evaluation weighs means of batches by their rows, so that the loss of SFT would depend on the batches.
@@ -278,7 +279,7 @@ def evaluate(trainer: Any, work: Work, algorithm: Algorithm, config: Config) -> 
     trainer.model.eval()
     found: dict[str, float] = {}
     supervised = sum(work.supervised(unit) for unit in work.held_out)
-    for units in batched(work.held_out, config.per_device_eval_batch_size):
+    for units in batched(work.held_out, work.held_out_batch):
         batch = {
             name: value.to(trainer.args.device) if isinstance(value, torch.Tensor) else value
             for name, value in work.collate(units).items()

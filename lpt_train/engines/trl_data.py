@@ -48,6 +48,7 @@ class Work:
     tokenized_id: str
     told: dict[str, Any] = field(default_factory=dict)  # options of TRL's that are this algorithm's own
     held_out: Sequence[Any] = ()
+    held_out_batch: int = 1  # units
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -85,7 +86,7 @@ def sft_work(
         collate=partial(_rows_batch, padding=padding, packed=config.packing),
         tokens=lambda unit: sum(len(row.ids) for row in unit), supervised=lambda unit: sum(r.supervised for r in unit),
         data={**rendered.to_json(), **order.to_json()}, held_out=held,
-        tokenized_id=sft_tokenized_id(split, renderer, config, order),
+        held_out_batch=config.per_device_eval_batch_size, tokenized_id=sft_tokenized_id(split, renderer, config, order),
         notes=dropped_notes(rendered.dropped, len(rendered.rows)),
     )  # fmt: skip
 
@@ -94,7 +95,7 @@ def dpo_work(
     config: PreferenceConfig, split: AdmittedSplit, held_out: AdmittedSplit | None, renderer: Renderer, padding: int
 ) -> Work:
     """Pairs whose sides share their prompt token for token."""
-    limits = {"max_length": config.max_length, "truncation": config.truncation}
+    limits: dict[str, Any] = {"max_length": config.max_length, "truncation": config.truncation}
     rendered = render_pairs(split.rows(), renderer, **limits)
     held = () if held_out is None else render_pairs(held_out.rows(), renderer, **limits).pairs
     return Work(
@@ -102,7 +103,8 @@ def dpo_work(
         collate=partial(_pairs_batch, padding=padding), tokens=lambda pair: pair.tokens,
         supervised=lambda pair: pair.chosen.supervised + pair.rejected.supervised,
         data={**rendered.to_json(), "epoch_order_sha256": _order_digest(len(rendered.pairs), config.run.seed)},
-        held_out=held, tokenized_id=completions_id(split, renderer, **limits),
+        held_out=held, held_out_batch=config.per_device_eval_batch_size,
+        tokenized_id=completions_id(split, renderer, **limits),
         told={"loss_type": [config.loss_type], "beta": loss_options(config).beta},
         notes=dropped_notes(rendered.dropped, len(rendered.pairs), "pairs") + _means_note(config, len(rendered.pairs)),
     )  # fmt: skip
@@ -113,7 +115,7 @@ def kto_work(
 ) -> Work:
     """Completions with their labels, each with a mismatched row of our choice: never its own prompt's completion."""
     assert held_out is None
-    limits = {"max_length": config.max_length, "truncation": config.truncation}
+    limits: dict[str, Any] = {"max_length": config.max_length, "truncation": config.truncation}
     rendered = render_completions(split.rows(), renderer, **limits)
     order = epoch_order(len(rendered.completions), config.run.seed, 0)
     others = mismatched(rendered.completions, order, config.max_length)
