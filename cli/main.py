@@ -44,6 +44,7 @@ Exit codes: 0 done or accept, 2 usage, 3 tune, 4 refused or reject, 5 bad input 
 
 # The data side installs without these; a command that needs one says which extra brings it.
 EXTRA_OF = {name: "train" for name in ("torch", "transformers", "tokenizers", "peft", "safetensors", "jinja2")}
+EXTRA_OF |= {"trl": "trl", "datasets": "trl"}
 
 app = typer.Typer(
     name="lpt",

@@ -24,19 +24,24 @@ def load_for_training(model: str, lora: Lora, place: Placement) -> torch.nn.Modu
     return trained.train()
 
 
-def attach(model: torch.nn.Module, lora: Lora) -> PeftModel:
-    """Freeze `model` and put LoRA into its linear layers (never into the vocabulary head, unless it is named)."""
+def lora_config(lora: Lora) -> LoraConfig:
+    """The adapter as peft describes it."""
     names = lora.lora_target_modules
     targets: str | list[str] = names if names == "all-linear" else [part.strip() for part in names.split(",")]
-    options = LoraConfig(
+    return LoraConfig(
         task_type="CAUSAL_LM", r=lora.lora_r, lora_alpha=lora.lora_alpha, lora_dropout=lora.lora_dropout,
         target_modules=targets, use_rslora=lora.use_rslora, use_dora=lora.use_dora, bias="none",
     )  # fmt: skip
+
+
+def attach(model: torch.nn.Module, lora: Lora) -> PeftModel:
+    """Freeze `model` and put LoRA into its linear layers (never into the vocabulary head, unless it is named)."""
     try:
-        return get_peft_model(model, options)
+        return get_peft_model(model, lora_config(lora))
     except ValueError as error:
         raise UsageError(
-            "the adapter fits no module of this model", seen=f"lora_target_modules={names}: {error}"[:400],
+            "the adapter fits no module of this model",
+            seen=f"lora_target_modules={lora.lora_target_modules}: {error}"[:400],
             next="use lora_target_modules=all-linear, or names such as q_proj,v_proj",
         ) from error  # fmt: skip
 

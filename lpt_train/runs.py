@@ -44,7 +44,7 @@ from manifests.rollouts import into_catalog
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
-_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
+_PACKAGES = ("torch", "transformers", "peft", "trl", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,13 @@ class Run:
         seed: int = 0,
         catalog: Catalog | None = None,
         resume: bool = False,
+        engine: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run in `out`, or go on with the one there when `resume`.
 
         `model_info` is `{name, digest}` with the path the weights came from as `name`; `tokenizer` `{fingerprint,
-        template_sha256}`. A folder that holds a run already is refused with `UsageError` unless `resume`.
+        template_sha256}`; `engine` `{name, version, …}` of what does the updates, by default the loops of this package.
+        A folder that holds a run already is refused with `UsageError` unless `resume`.
         """
         out = Path(out)
         record = out / "run.json"
@@ -122,6 +124,7 @@ class Run:
             "content_root": split.content_root, "verified": split.verified,
             "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "verdict": split.verdict,
             "model": {**model_info, "made_from": made_from}, "tokenizer": dict(tokenizer),
+            "engine": dict(engine or {"name": "lean", "version": _own_version()}),
             "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
             "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
             "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
