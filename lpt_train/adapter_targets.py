@@ -92,7 +92,7 @@ def refuse_tied(causal: Any, chosen: set[str], option: str) -> None:
     if hit := sorted(chosen & set(shared)):
         raise UsageError(
             "the vocabulary head and the embedding of this model are one matrix, which an adapter of one of them splits",
-            seen=f"{option} names {hit[0]}", next=f"leave it out, or train every weight: --set use_peft=false",
+            seen=f"{option} names {hit[0]}", next="leave it out, or train every weight: --set use_peft=false",
         )  # fmt: skip
 
 

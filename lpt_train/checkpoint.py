@@ -115,13 +115,7 @@ def load_checkpoint(
     Raises `BadInputError` when a file is not as it was written, and `RefusedError` when the checkpoint is of another
     run, split or tokenizer than `provenance` says, or trains other tensors than `model`.
     """
-    state = read_state(path)
-    for name, digest in state["files"].items():
-        if not (path / name).is_file() or _sha256(path / name) != digest:
-            raise BadInputError(
-                "a checkpoint is damaged", seen=f"{path / name} is not as it was written",
-                next=f"remove the folder {path} to resume from the one before it",
-            )  # fmt: skip
+    state = verify_files(path)
     for name in ("run_id", "manifest", "split", "content_root", "tainted", "tokenizer"):
         if state["provenance"].get(name) != provenance.get(name):
             raise RefusedError(
@@ -154,6 +148,18 @@ def read_state(path: Path) -> dict[str, Any]:
             "a checkpoint is damaged", seen=f"{path / STATE} is not as it was written",
             next=f"remove the folder {path} to resume from the one before it",
         )  # fmt: skip
+    return state
+
+
+def verify_files(path: Path) -> dict[str, Any]:
+    """The JSON half of a checkpoint whose files are as they were written; raises `BadInputError` when one is not."""
+    state = read_state(path)
+    for name, digest in state["files"].items():
+        if not (path / name).is_file() or _sha256(path / name) != digest:
+            raise BadInputError(
+                "a checkpoint is damaged", seen=f"{path / name} is not as it was written",
+                next=f"remove the folder {path} to resume from the one before it",
+            )  # fmt: skip
     return state
 
 

@@ -217,7 +217,7 @@ def total_steps(config: GRPOConfig, tasks: int) -> int:
 
 
 def make_policy(config: GRPOConfig, source: str, place: Placement) -> Policy:
-    """Model, optimizer and, with a KL term, the reference: the start model, where the adapter switched off is not that."""
+    """Model, optimizer and, with a KL term, the reference: the start model, unless it is the adapter switched off."""
     model = load_for_training(source, config.lora, place)
     check_head(model)
     reference = None

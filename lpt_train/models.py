@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
@@ -158,6 +158,15 @@ def load_adapter(model: str) -> PeftModel:
         under = rounded_to_4bit(under, quantisation)
     with _three_parts(model, "adapter"):
         return PeftModel.from_pretrained(under, model).eval()
+
+
+def stored_dtype(model: str) -> torch.dtype:
+    """The precision in which the weights of a model, or those under every adapter, are stored, as its config says."""
+    while (under := adapter_base(model)) is not None:
+        model = under
+    source, options = _source(model)
+    with _three_parts(model, "configuration"):
+        return AutoConfig.from_pretrained(source, trust_remote_code=False, **options).dtype or torch.float32
 
 
 def check_vocabulary(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -32,7 +32,8 @@ def quantisation_record(lora: Mapping[str, Any], dtype: str) -> dict[str, Any] |
     compute = lora["bnb_4bit_compute_dtype"]
     return {
         "method": "bitsandbytes", "bits": 4, "quant_type": lora["bnb_4bit_quant_type"],
-        "nested": lora["use_bnb_nested_quant"], "block": BLOCK, "compute_dtype": dtype if compute == "auto" else compute,
+        "nested": lora["use_bnb_nested_quant"], "block": BLOCK,
+        "compute_dtype": dtype if compute == "auto" else compute,
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A base in four bits: codes and scales against a slow reference, training, resume, reading back, a reference policy."""
+"""A base in four bits: codes and scales against a slow reference, training, resume, reading back, references."""
 
 from __future__ import annotations
 
