@@ -49,7 +49,7 @@ def export(
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
-    """Write a run's weights with tokenizer, template, stop tokens and origin; merged weights are read back and compared."""
+    """Write a run's weights with tokenizer, stop tokens and origin; merged weights are read back and compared."""
     from lpt_train.admitted import load_split
     from lpt_train.export import export as write
     from manifests.catalog import Catalog

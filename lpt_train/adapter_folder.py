@@ -1,4 +1,4 @@
-"""What the folder of an adapter or of a model says about itself: its base, what it was made from, how its base was kept.
+"""What the folder of an adapter or a model says about itself: its base, what it was made from, how its base was kept.
 
 Free of models and tensors, so that whoever reads weights can ask first.
 """

@@ -91,7 +91,7 @@ def refuse_tied(causal: Any, chosen: set[str], option: str) -> None:
     shared = [name for name, module in causal.named_modules() if module is head or module is embedding]
     if hit := sorted(chosen & set(shared)):
         raise UsageError(
-            "the vocabulary head and the embedding of this model are one matrix, which an adapter of one of them splits",
+            "the vocabulary head and the embedding of this model are one matrix, which an adapter of one would split",
             seen=f"{option} names {hit[0]}", next="leave it out, or train every weight: --set use_peft=false",
         )  # fmt: skip
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.lora import LoraLayer
 from peft.utils.other import ModulesToSaveWrapper
 
 from lpt_train.adapter_targets import linear_modules, modules_to_save, resolve_targets
@@ -60,8 +59,9 @@ def attach(model: torch.nn.Module, lora: Lora) -> PeftModel:
             "the adapter fits no module of this model", seen=f"lora_target_modules={targets}: {error}"[:400],
             next="use lora_target_modules=all-linear, or names such as q_proj,v_proj",
         ) from error  # fmt: skip
+    module: Any
     for module in adapted.modules():
-        if lora.changes_base and isinstance(module, LoraLayer):
+        if lora.changes_base and hasattr(module, "lora_A"):
             for name, factor in zip(START, (module.lora_A, module.lora_B), strict=True):
                 module.register_buffer(name, factor["default"].weight.detach().clone(), persistent=False)
         if isinstance(module, ModulesToSaveWrapper):

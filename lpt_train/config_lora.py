@@ -1,4 +1,4 @@
-"""Options of adapters and of the base they sit on. Names are TRL's where TRL has the option. Free to import (no torch)."""
+"""Options of adapters and of the base under them. Names are TRL's where TRL has the option. Free to import."""
 
 from __future__ import annotations
 

@@ -168,20 +168,17 @@ def _write_whole(
     """Merged or whole weights in `dtype`; the gap of what was written, read back, and that which the adapter makes."""
     effect = None
     if base is None:
-        model = load_model(str(folder), dtype="auto" if dtype == "auto" else torch.float32)
-        stored = model.dtype
-        wanted = logits_of(model.float(), rows)
+        whole = cast(PreTrainedModel, load_model(str(folder)))
+        wanted, stored = logits_of(whole, rows), stored_dtype(str(folder))
     else:
         adapted = load_adapter(str(folder))
         wanted = logits_of(adapted, rows)
-        with adapted.disable_adapter():  # type: ignore[operator]
+        with adapted.disable_adapter():
             effect = logit_gap(wanted, logits_of(adapted, rows))
-        model = adapted.merge_and_unload(safe_merge=True)  # type: ignore[operator]
-        stored = stored_dtype(base)
+        whole, stored = cast(PreTrainedModel, adapted.merge_and_unload(safe_merge=True)), stored_dtype(base)
     written = stored if dtype == "auto" else getattr(torch, dtype)
-    whole = cast(PreTrainedModel, model)
     whole.tie_weights()
-    whole.to(written)
+    torch.nn.Module.to(whole, written)
     for name, parameter in whole.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise RefusedError(
@@ -189,7 +186,7 @@ def _write_whole(
             )
     whole.generation_config = GenerationConfig()  # what the base says of generation is written as it stands, later
     whole.save_pretrained(target)
-    del model, whole
+    del whole
     gap = logit_gap(wanted, logits_of(load_model(str(target)), rows))
     return {"merged": base is not None, "dtype": str(written).removeprefix("torch.")}, gap, effect
 

@@ -20,7 +20,8 @@ class Linear4bit(bitsandbytes.nn.Linear4bit):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[…, in] to […, out]."""
         with torch.autocast(x.device.type, enabled=False):
-            out = _Product.apply(x.to(self.compute_dtype), self.weight, self.weight.quant_state)
+            codes: Any = self.weight
+            out = _Product.apply(x.to(self.compute_dtype), codes, codes.quant_state)
             if self.bias is not None:
                 out = out + self.bias.to(out.dtype)
             return out.to(x.dtype)

@@ -124,7 +124,7 @@ def load_model(
     """
     if adapter_base(model) is not None:
         with _three_parts(model, "model"):
-            merged = load_adapter(model).merge_and_unload(safe_merge=True)  # type: ignore[operator]
+            merged = load_adapter(model).merge_and_unload(safe_merge=True)
         loaded = merged if isinstance(dtype, str) else merged.to(dtype)
     else:
         source, options = _source(model)
