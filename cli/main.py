@@ -21,6 +21,7 @@ from cli import (
     demo,
     drop,
     evaluate,
+    export,
     generate,
     manifest,
     mix,
@@ -67,6 +68,7 @@ app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
 app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command("export", epilog=export.EXAMPLES)(export.export)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 data.app.command("decontaminate", epilog=decontaminate.EXAMPLES)(decontaminate.decontaminate)
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
