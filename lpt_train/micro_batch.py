@@ -104,10 +104,12 @@ class MicroBatch:
         key = (name, *(tensor.shape for tensor in (*batch.tensors().values(), *extras.values())))
         if key not in self._recorded:
             try:
-                if key not in self._warm:
-                    self._warm_up(work, batch, extras)
-                    self._warm.add(key)
-                self._recorded[key] = self._record(work, batch, extras)
+                # A replay draws dropout anew; what making it draws is given back, or a resumed run would draw others.
+                with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
+                    if key not in self._warm:
+                        self._warm_up(work, batch, extras)
+                        self._warm.add(key)
+                    self._recorded[key] = self._record(work, batch, extras)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # what the compiler or a recording does not take
@@ -227,7 +229,7 @@ class MicroBatch:
         asked = execution
         if execution == "auto":
             fast = self.place.device.type == "cuda" and self.place.dtype is torch.bfloat16
-            execution = "graph" if fast and not _draws(self.model) else "eager"
+            execution = "graph" if fast else "eager"
         for way in WAYS[WAYS.index(execution) :]:
             problem = self._problem(way)
             if problem is None:
@@ -241,8 +243,6 @@ class MicroBatch:
         """Why a way does not fit, found by two short rows against each of them alone; None when it does."""
         if way in ("graph", "compiled") and self.place.device.type != "cuda":
             return "no CUDA device"
-        if way == "graph" and _draws(self.model):
-            return "its dropout draws random numbers"
         causal = causal_model(self.model)
         own = getattr(causal.config, "_attn_implementation", "sdpa")
         rows = [Row(n, torch.arange(n, n + 5).int().numpy(), torch.ones(5).byte().numpy()) for n in (1, 3)]
@@ -294,7 +294,3 @@ def _in_one_line(error: Exception) -> str:
     if isinstance(error, LptError):
         return f"{error.what}: {error.seen}" if error.seen else error.what
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-
-
-def _draws(model: torch.nn.Module) -> bool:
-    return any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
