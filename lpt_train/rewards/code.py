@@ -140,10 +140,10 @@ def _watched(process: subprocess.Popen[bytes], messages: list[Any], folder: str,
     while True:
         left = began + seconds + more - time.monotonic()
         if left <= 0:
-            waited = min(seconds, _waited(process.pid, seconds + more))
+            waited = _waited(process.pid, seconds + more)
             if more >= seconds or waited - more < LEAST_WAIT * seconds:
                 break
-            more = waited
+            more = min(seconds, waited)
             continue
         if not select.select([process.stdout], [], [], min(LOOK_EVERY, left))[0]:
             if _written(folder) > MAX_FOLDER:
@@ -157,7 +157,7 @@ def _watched(process: subprocess.Popen[bytes], messages: list[Any], folder: str,
                 said = json.loads(bytes(found[4 : 4 + size]))
                 return said if isinstance(said, dict) else {}
             return {}
-    if more >= seconds:
+    if more - waited < -LEAST_WAIT * seconds:  # of `seconds` of its own it had less
         return {"verdict": "busy", "detail": f"no verdict within {seconds + more:g} s on a busy machine"}
     return {"detail": f"no verdict within {seconds:g} s"}
 
