@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from lpt_train.config import Lora, Optim
+from lpt_train.config import Lora
 from lpt_train.models import Placement, load_model
 from manifests.errors import UsageError
 
@@ -44,19 +44,6 @@ def attach(model: torch.nn.Module, lora: Lora) -> PeftModel:
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The parameters that train, in the order of their names in the model."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def adamw(model: torch.nn.Module, optim: Optim) -> torch.optim.AdamW:
-    """AdamW over the parameters that train; weight decay on matrices, not on vectors (biases, norms)."""
-    parameters = trainable(model)
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=optim.learning_rate, eps=optim.adam_epsilon,
-        betas=(optim.adam_beta1, optim.adam_beta2), fused=parameters[0].is_cuda,
-    )  # fmt: skip
 
 
 def parameter_report(model: torch.nn.Module) -> dict[str, int]:

@@ -27,14 +27,23 @@ DEVICES = ("auto", "cpu", "cuda")
 MIX_SCHEDULES = ("auto", "follow", "ignore")
 EXECUTIONS = ("auto", "graph", "compiled", "eager", "rows")
 TRUNCATIONS = ("drop", "keep_start")
+OPTIMIZERS = (
+    "adamw_torch",
+    "adamw_torch_offload",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
+    "sgd",
+)
 _LARGEST_SEED = 2**63 - 1  # what torch takes
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW and its schedule."""
+    """The optimizer and its schedule."""
 
+    optim: str = "adamw_torch"  # adamw_torch | adamw_torch_offload | adamw_8bit | paged_adamw_8bit | … | sgd
     learning_rate: float = 1e-4  # peak, reached after the warm-up
     lr_scheduler_type: str = "linear"  # constant | linear | cosine; the last two end at 0
     warmup_steps: int = 0  # optimizer steps
@@ -45,6 +54,7 @@ class Optim:
     max_grad_norm: float = 1.0  # global norm; 0 turns clipping off
 
     def __post_init__(self) -> None:
+        one_of("optim", self.optim, OPTIMIZERS)
         one_of("lr_scheduler_type", self.lr_scheduler_type, SCHEDULES)
         at_least("learning_rate", self.learning_rate, 0)
         at_least("warmup_steps", self.warmup_steps, 0)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.adapters import load_for_training, parameter_report, trainable
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.advantages import GroupAdvantages, group_advantages
 from lpt_train.checkpoint import save_checkpoint
@@ -31,6 +31,7 @@ from lpt_train.evaluate import accuracy
 from lpt_train.heads import TokenLogprobs, check_head, token_logprobs
 from lpt_train.losses.policy import StepCounts, policy_loss
 from lpt_train.models import Placement, check_vocabulary, load_model, load_tokenizer, model_digest, placement, resolve
+from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import units_at
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
@@ -223,7 +224,7 @@ def make_policy(config: GRPOConfig, source: str, place: Placement) -> Policy:
     reference = None
     if config.beta > 0 and not config.lora.use_peft:
         reference = load_model(source, dtype=place.dtype, device=place.device).requires_grad_(False)
-    return Policy(model, adamw(model, config.optim), reference, place)
+    return Policy(model, make_optimizer(model, config.optim), reference, place)
 
 
 def take_up(run: Run, policy: Policy, proof: Proof, generator: torch.Generator) -> tuple[int, int]:

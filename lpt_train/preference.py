@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.adapters import load_for_training, parameter_report, trainable
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.checkpoint import save_checkpoint
 from lpt_train.config import to_mapping
@@ -27,6 +27,7 @@ from lpt_train.heads import check_head
 from lpt_train.losses.preference import LOSSES, Loss, Options, Pairs
 from lpt_train.micro_batch import Extras, MicroBatch, row_sums
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row, epoch_order, units_at
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
@@ -69,7 +70,7 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, pairs, pad_id(tokenizer))
-    optimizer, trained = adamw(model, opt), trainable(model)
+    optimizer, trained = make_optimizer(model, opt), trainable(model)
     proof = Proof(model)
 
     pairs_a_step = size * config.gradient_accumulation_steps

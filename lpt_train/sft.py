@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.adapters import load_for_training, parameter_report, trainable
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.checkpoint import save_checkpoint
 from lpt_train.config import SFTConfig, to_mapping
@@ -21,6 +21,7 @@ from lpt_train.heads import check_head
 from lpt_train.losses.sft import sft_loss
 from lpt_train.micro_batch import Extras, MicroBatch
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Rendered, Row, render_rows
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
@@ -60,7 +61,7 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, order.units, pad_id(tokenizer))
-    optimizer, trained = adamw(model, opt), trainable(model)
+    optimizer, trained = make_optimizer(model, opt), trainable(model)
     proof = Proof(model)
 
     total = order.steps
