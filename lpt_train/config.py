@@ -102,10 +102,21 @@ class RunOptions:
     eval_steps: int = 0  # evaluation every so many steps; 0: at the end, when there is an evaluation split
     device: str = "auto"  # auto | cpu | cuda
     dtype: str = "auto"  # of the forward pass; auto: float32 on CPU, bfloat16 on CUDA
+    memory: str = "auto"  # auto: what is set to auto, and the offloaded optimizer, as far as a step needs it to fit; off
+    max_memory_gb: float = 0.0  # 10^9 bytes that a step may take; 0: what is free on the GPU
+    gradient_checkpointing: bool | str = "auto"  # true: layers keep their input alone and are computed again; false
+    gradient_checkpointing_every: int = 1  # with gradient_checkpointing=true: every k-th layer
+    activation_offloading: bool | str = "auto"  # true: what layers keep waits in host memory; false
 
     def __post_init__(self) -> None:
         one_of("device", self.device, DEVICES)
         one_of("dtype", self.dtype, DTYPES)
+        one_of("memory", self.memory, ("auto", "off"))
+        at_least("max_memory_gb", self.max_memory_gb, 0)
+        at_least("gradient_checkpointing_every", self.gradient_checkpointing_every, 1)
+        for name in ("gradient_checkpointing", "activation_offloading"):
+            if isinstance(value := getattr(self, name), str):
+                one_of(name, value, ("auto",))
         at_least("logging_steps", self.logging_steps, 1)
         at_least("save_steps", self.save_steps, 0)
         at_least("save_total_limit", self.save_total_limit, 1)

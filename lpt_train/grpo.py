@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from lpt_train.config_grpo import GRPOConfig
 from lpt_train.evaluate import accuracy
 from lpt_train.heads import TokenLogprobs, check_head, token_logprobs
 from lpt_train.losses.policy import StepCounts, policy_loss
+from lpt_train.memory import Fitted, fit_model, workload
 from lpt_train.models import Placement, check_vocabulary, load_model, load_tokenizer, model_digest, placement, resolve
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import units_at
@@ -61,12 +62,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Policy:
-    """The model that learns, what moves it, and what it is held against (None without a KL term)."""
+    """The model that learns, what moves it, what it is held against (None without a KL term), and what it takes."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     reference: torch.nn.Module | None
     place: Placement
+    memory: Fitted
 
 
 def train(
@@ -99,7 +101,7 @@ def train(
         verifiers_for({task.verifier for task in [*tasks, *held_out]})
 
     seed_everything(options.seed)  # before the adapter draws its first values
-    policy = make_policy(config, source, place)
+    policy = make_policy(config, source, place, out if resume else None)
     check_vocabulary(policy.model, renderer.tokenizer)
     generator = torch.Generator(place.device).manual_seed(options.seed)
     sampling = Sampling(config.max_completion_length, config.temperature, batch_size=config.rollout_batch_size)
@@ -129,7 +131,7 @@ def train(
             skipped = back.extra["skipped_steps"]
             generator.set_state(back.tensors["sampler"])
         rollouts = RolloutLog(out / "rollouts.jsonl", resumed_at=updates.start)
-        run.rollouts = rollouts.path
+        run.rollouts, run.memory = rollouts.path, policy.memory
         with run.guarded(proof) as stop:
             for start in updates.steps(stop):
                 first = prompts_before(start, config)
@@ -204,14 +206,23 @@ def total_steps(config: GRPOConfig, tasks: int) -> int:
     return config.run.max_steps
 
 
-def make_policy(config: GRPOConfig, source: str, place: Placement) -> Policy:
+def make_policy(config: GRPOConfig, source: str, place: Placement, out: Path | None = None) -> Policy:
     """Model, optimizer and, with a KL term, the reference: the start model, beside an adapter the base without it."""
     model = load_for_training(source, config.lora, place)
     check_head(model)
     reference = None
     if config.beta > 0 and not config.lora.use_peft:
         reference = load_model(source, dtype=place.dtype, device=place.device).requires_grad_(False)
-    return Policy(model, make_optimizer(model, config.optim), reference, place)
+    a_row = config.max_prompt_length + config.max_completion_length
+    size, sampled = config.per_device_train_batch_size, min(config.rollout_batch_size, config.generation_size)
+    work = workload(model, place, config, tokens=size * a_row, compiled=False, kept_gradients=False)
+    work = replace(
+        work, counted=size * config.max_completion_length, plain_head=True, frozen_copies=int(reference is not None),
+        rollout_rows=sampled, rollout_tokens=a_row,
+    )  # fmt: skip
+    memory = fit_model(model, place, config, work, out, unchanged=("chunk",))
+    optimizer = make_optimizer(model, config.optim, offload=memory.offload_optimizer)
+    return Policy(model, optimizer, reference, place, memory)
 
 
 def score(pool: RewardPool, tasks_P: Sequence[Task], texts_P_G: Sequence[Sequence[str]]) -> list[list[Score]]:
@@ -259,7 +270,8 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str,
     ordered = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.completion.ids))
     for start in range(0, len(ordered), config.per_device_train_batch_size):
         batch = collate(ordered[start : start + config.per_device_train_batch_size], policy.place.device)
-        found = logprobs(policy.model, batch, config, policy.place)
+        with policy.memory.activations(policy.model):
+            found = logprobs(policy.model, batch, config, policy.place)
         loss = policy_loss(
             found.logp_B_T, batch.sampled_logp_B_T if config.steps_of_generation > 1 else None, batch.advantages_B,
             batch.mask_B_T, counts, epsilon=config.epsilon, epsilon_high=config.epsilon_high,

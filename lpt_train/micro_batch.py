@@ -58,6 +58,7 @@ class MicroBatch:
         self.model, self.place, self.objective, self.pad_id, self.chunk = model, place, objective, pad_id, chunk
         self.notes: list[str] = []
         self.offload_activations = False
+        self.memory: Any = None  # what `memory.fit` predicted
         self._most_tokens = most_tokens
         self._plain = Shape(longest)
         self._filled = Shape.of(longest, most_tokens, most_rows, chunk)
@@ -107,8 +108,11 @@ class MicroBatch:
         was_training = self.model.training
         without_adapter = self.model.disable_adapter() if isinstance(self.model, PeftModel) else nullcontext()
         self.model.eval()
-        with without_adapter:
-            found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
+        try:
+            with without_adapter:
+                found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
+        except torch.OutOfMemoryError as error:  # before the run's own guard
+            raise (error if self.memory is None else self.memory.answer(error)) from error
         self.model.train(was_training)
         return found
 

@@ -13,7 +13,7 @@ for the user to choose. What the user has fixed is left alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from lpt_train.plan.memory import Memory, Workload, largest, predict
@@ -52,8 +52,6 @@ def choose(shape: ModelShape, work: Workload, budget: int | None, fixed: Collect
         if changed in fixed or (changed == "chunk" and now <= value):
             continue
         tried = replace(work, **{changed: value if changed in ("chunk", "checkpoint_every") else True})
-        if changed == "offload_activations":
-            tried = replace(tried, compiled=work.compiled)
         lighter = predict(shape, tried)
         if lighter.reserved > _WORTH * memory.reserved:
             continue
@@ -87,7 +85,7 @@ def fitting_batch(
     return None
 
 
-def advice(shape: ModelShape, work: Workload, fixed: Collection[str] = ()) -> list[str]:
+def advice(shape: ModelShape, work: Workload) -> list[str]:
     """Settings that make the step lighter, the cheapest first: rungs not yet taken, then those that change the update."""
     found: list[tuple[str, Workload]] = []
     for setting, changed, value in (
@@ -102,12 +100,3 @@ def advice(shape: ModelShape, work: Workload, fixed: Collection[str] = ()) -> li
         found.append(("use_peft=true", replace(work, scope="lora")))
     now = predict(shape, work).reserved
     return [setting for setting, lighter in found if predict(shape, lighter).reserved < _WORTH * now]
-
-
-def summed(parts: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Parts with the same names, added."""
-    total: dict[str, int] = {}
-    for part in parts:
-        for name, size in part.items():
-            total[name] = total.get(name, 0) + size
-    return total

@@ -55,6 +55,9 @@ class Workload:
     offload_activations: bool = False
     frozen_copies: int = 0  # whole models beside the one that trains (a reference, a reward model), `width` a value
     second_trained: bool = False  # a second model that trains in the same way (the critic of PPO)
+    plain_head: bool = False  # a head that also gives entropies: its logits are made again in the backward pass
+    rollout_rows: int = 0  # completions sampled at the same time, …
+    rollout_tokens: int = 0  # … each with its prompt of up to so many tokens
     copies_attended: bool = False  # attention by a loop over rows, as off CUDA: its output is put together once more
 
 
@@ -99,22 +102,27 @@ def predict(shape: ModelShape, work: Workload) -> Memory:
     moments, on_host = optimizer_bytes(work.optim, trained, offload=work.offload_optimizer)
     static["optimizer"] = models * moments
     gradients = models * 4 * sum(size for size, _ in trained)
-    activations, host_activations = _activations(shape, work)
-    casts = _casts(shape, work, adapter)
+    activations, again, host_activations = _activations(shape, work)
+    casts, casts_later = _casts(shape, work, adapter)
     head = _head(shape, work)
     vocabulary = 4 * shape.vocabulary * shape.hidden if full else 0
-    largest = 8 * max(size for size, _ in trained) if on_host else 0
-    forward = {"activations": activations, "casts": casts, "head": max(head, _of_a_layer(shape, work))}
-    backward = {"casts": casts, "head": vocabulary, "optimizer's visit": 0}
-    update = {"casts": 0, "head": 0, "optimizer's visit": largest}
+    visit = 8 * max((size for size, _ in trained), default=0) if on_host else 0  # one tensor of moments at a time
+    # The worst moment is one of five: in the head, in the first layer of the backward pass, at its end, …
+    at_head = {"activations": activations, "casts": casts, "head": head}
+    in_layer = {
+        "activations": activations + again, "casts": casts_later, "gradients of a layer": _of_a_layer(shape, work),
+    }  # fmt: skip
+    at_end = {"head": vocabulary}
+    update = {"optimizer's visit": visit}
+    rollout = {
+        "key-value cache": work.rollout_rows * work.rollout_tokens * shape.kv_bytes_per_token(work.width),
+        "head": 8 * work.rollout_rows * shape.vocabulary,
+    }  # fmt: skip
     if work.kept_gradients:
         static["gradients"] = gradients
-        moving = max((forward, backward, update), key=lambda phase: sum(phase.values()))
     else:  # they come while activations go
-        moving = max(
-            (forward, {**backward, "gradients": gradients}, {**update, "gradients": gradients}),
-            key=lambda phase: sum(phase.values()),
-        )
+        at_end["gradients"] = update["gradients"] = gradients
+    moving = max((at_head, in_layer, at_end, update, rollout), key=lambda moment: sum(moment.values()))
     host = {"optimizer": models * on_host, "activations": host_activations}
     return Memory(*({name: size for name, size in part.items() if size} for part in (static, moving, host)))
 
@@ -182,30 +190,32 @@ def _shared_inputs(shape: ModelShape, adapted: list[str]) -> int:
     return sum(shape.linear[group[0]][0] for group in groups if set(group) & set(adapted))
 
 
-def _activations(shape: ModelShape, work: Workload) -> tuple[int, int]:
-    """(device, host) bytes kept by all layers, and the last norm, at the end of the forward pass."""
+def _activations(shape: ModelShape, work: Workload) -> tuple[int, int, int]:
+    """Bytes kept by all layers and the last norm after the forward pass, of a layer computed again, and on the host."""
     full = work.scope == "full"
     saved = shape.layers // work.checkpoint_every if work.checkpoint_every else 0
     layer = layer_bytes(shape, work)
     boundary = shape.hidden * (4 if full else work.width)
     kept = (shape.layers - saved) * layer + saved * boundary
     around = shape.hidden * (4 + (4 if full else 0) + work.width) + 16
+    again = work.tokens * layer if saved or work.offload_activations else 0
     if work.offload_activations:
-        return work.tokens * (around + layer), work.tokens * kept
-    return work.tokens * (kept + around + (layer if saved else 0)), 0
+        return work.tokens * around, again, work.tokens * kept
+    return work.tokens * (kept + around), again, 0
 
 
-def _casts(shape: ModelShape, work: Workload, adapter: int) -> int:
-    """Copies of float32 weights in the numbers of the forward pass; autocast keeps them until its end."""
+def _casts(shape: ModelShape, work: Workload, adapter: int) -> tuple[int, int]:
+    """Copies of float32 weights in the numbers of the forward pass: in the head's backward pass, and in a layer's.
+
+    Layers that are not computed again keep theirs; the others make them anew.
+    """
     if work.width == 4:
-        return 0
+        return 0, 0
     if work.scope != "full":
-        return work.width * adapter
-    layers = shape.linear_parameters
-    if work.compiled and work.checkpoint_every:
-        saved = shape.layers // work.checkpoint_every
-        layers = layers * (shape.layers - saved + 1) // shape.layers
-    return work.width * (layers + shape.vocabulary * shape.hidden)
+        return work.width * adapter, work.width * adapter
+    saved = shape.layers // work.checkpoint_every if work.checkpoint_every else 0
+    kept, one = shape.linear_parameters * (shape.layers - saved) // shape.layers, shape.linear_parameters // shape.layers
+    return work.width * (kept + shape.vocabulary * shape.hidden), work.width * (kept + (one if saved else 0))
 
 
 def _head(shape: ModelShape, work: Workload) -> int:
@@ -215,6 +225,8 @@ def _head(shape: ModelShape, work: Workload) -> int:
     kept = counted * shape.hidden * work.width * 2
     if work.scope == "full":  # logits, their softmax and gradients; the gradient of the table, narrow and then wide
         return kept + 20 * logits + (4 + work.width % 4) * shape.vocabulary * shape.hidden
+    if work.plain_head:
+        return kept + 28 * logits
     several = work.width if work.chunk < counted else 0  # the slope of the chunk before is there until the next is made
     return kept + ((6 if work.compiled else 21) + several) * logits
 
@@ -240,6 +252,7 @@ def largest(shape: ModelShape, work: Workload, budget: int, *, tokens_a_row: int
     low, high = 0, 1
     while high <= most and fits(high):
         low, high = high, 2 * high
+    high = min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
