@@ -28,7 +28,7 @@ LADDER: tuple[tuple[str, str, int], ...] = (
     ("moments of the optimizer on the host", "offload_optimizer", 1),
     ("activations on the host", "offload_activations", 1),
 )
-_WORTH = 0.995  # a rung that leaves more than this of the memory is passed over
+_WORTH = 0.98  # a rung that leaves more than this of the memory is passed over
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def test_what_the_layers_keep_is_predicted_within_5_percent(kind, scope, dtype):
     [({}, 0.05), ({"dtype": "bfloat16"}, 0.05), ({"scope": "full"}, 0.05),
      ({"scope": "full", "dtype": "bfloat16"}, 0.08), ({"scope": "full", "parts": 2, "vocab_size": 300}, 0.05),
      ({"every": 1}, 0.05), ({"every": 2, "vocab_size": 300}, 0.1),
-     ({"every": 1, "scope": "full", "dtype": "bfloat16"}, 0.05),
+     ({"every": 1, "scope": "full", "dtype": "bfloat16"}, 0.08),
      ({"optim": "adamw_8bit", "scope": "full"}, 0.05)],
 )  # fmt: skip
 def test_the_peak_of_a_step_is_predicted(options, within):
