@@ -33,6 +33,7 @@ from lpt_train.memory import Fitted, fit_model, workload
 from lpt_train.models import Placement, check_vocabulary, load_model, load_tokenizer, model_digest, placement, resolve
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import units_at
+from lpt_train.plan.workloads import of_sampling
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.rewards import FROM_RECORD, parse_rewards, verifiers_for
@@ -214,12 +215,10 @@ def make_policy(config: GRPOConfig, source: str, place: Placement, out: Path | N
     if config.beta > 0 and not config.lora.use_peft:
         reference = load_model(source, dtype=place.dtype, device=place.device).requires_grad_(False)
     a_row = config.max_prompt_length + config.max_completion_length
-    size, sampled = config.per_device_train_batch_size, min(config.rollout_batch_size, config.generation_size)
-    work = workload(model, place, config, tokens=size * a_row, compiled=False, kept_gradients=False)
-    work = replace(
-        work, counted=size * config.max_completion_length, plain_head=True, frozen_copies=int(reference is not None),
-        rollout_rows=sampled, rollout_tokens=a_row,
-    )  # fmt: skip
+    work = workload(
+        model, place, config, tokens=config.per_device_train_batch_size * a_row, compiled=False, kept_gradients=False
+    )
+    work = replace(of_sampling(config, work, a_row), frozen_copies=int(reference is not None))
     memory = fit_model(model, place, config, work, out, unchanged=("chunk",))
     optimizer = make_optimizer(model, config.optim, offload=memory.offload_optimizer)
     return Policy(model, optimizer, reference, place, memory)

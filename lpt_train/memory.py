@@ -17,13 +17,12 @@ from peft.tuners.lora import LoraLayer
 from lpt_train.heads import causal_model
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import Placement
-from lpt_train.plan.ladder import LADDER, Choice, advice, choose, fitting_batch
+from lpt_train.plan.ladder import Choice, advice, choose, fitting_batch
 from lpt_train.plan.memory import Workload
 from lpt_train.plan.shape import ModelShape, shape_of
+from lpt_train.plan.workloads import RUNGS, asked, of_options
 from lpt_train.recompute import checkpoint_layers, on_host
 from manifests.errors import BadInputError, LptError
-
-_RUNGS = tuple(dict.fromkeys(name for _, name, _ in LADDER))
 
 
 @dataclass
@@ -53,7 +52,7 @@ class Fitted:
             return {"predicted": None, "measured_peak_bytes": measured, "budget_bytes": self.budget}
         memory, work = self.choice.memory, self.choice.work
         return {
-            "rungs": list(self.choice.rungs), "work": {name: getattr(work, name) for name in _RUNGS},
+            "rungs": list(self.choice.rungs), "work": {name: getattr(work, name) for name in RUNGS},
             "budget_bytes": self.budget, "fits": self.choice.fits, "predicted": memory.to_json(),
             "measured_peak_bytes": measured, "predicted_over_measured": memory.peak / measured if measured else None,
         }  # fmt: skip
@@ -65,7 +64,7 @@ class Fitted:
         return [*self.notes, f"memory: {_gb(self.choice.memory.peak)} predicted, {_gb(measured)} measured at the peak"]
 
     def answer(self, error: Exception) -> LptError:
-        """What a user hears when the device ran out of memory: the batch that is predicted to fit, and the next rung."""
+        """What a user hears when memory ran out: the batch that is predicted to fit, and the next rung."""
         size, accumulation = self.size, self.accumulation
         ways = []
         if self.shape is not None and self.choice is not None:
@@ -150,34 +149,11 @@ def workload(
 ) -> Workload:
     """What the options and the model say about the memory of a step of micro-batches of up to `tokens` tokens."""
     adapted = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    lora, half = config.lora, place.dtype is not torch.float32
-    scope = "full" if not lora.use_peft else "qlora" if getattr(lora, "load_in_4bit", False) else "lora"
-    return Workload(
-        tokens=tokens, scope=scope, width=place.dtype.itemsize, rank=lora.lora_r, targets=",".join(sorted(adapted)),
-        dora=lora.use_dora, dropout=lora.lora_dropout > 0, optim=config.optim.optim, chunk=config.logits_chunk,
-        compiled=compiled, kept_gradients=kept_gradients or config.gradient_accumulation_steps > 1,
-        copies_attended=not (half and place.device.type == "cuda"),
+    work = of_options(
+        config, tokens=tokens, width=place.dtype.itemsize, compiled=compiled, kept_gradients=kept_gradients,
+        on_cuda=place.device.type == "cuda",
     )  # fmt: skip
-
-
-def asked(config: Any, work: Workload, before: dict[str, Any]) -> tuple[Workload, set[str]]:
-    """The workload as the options have it, and its fields that the ladder leaves alone.
-
-    `before` are the rungs of the run that goes on, for what the options leave open.
-    """
-    options = config.run
-    fixed = set(_RUNGS) if options.memory == "off" or before else set()
-    open_ = {name: value for name, value in before.items() if name in _RUNGS}
-    work = replace(work, **open_)
-    if config.optim.optim != "adamw_torch":
-        work, fixed = replace(work, offload_optimizer=False), fixed | {"offload_optimizer"}
-    if options.gradient_checkpointing != "auto":
-        every = options.gradient_checkpointing_every if options.gradient_checkpointing else 0
-        work, fixed = replace(work, checkpoint_every=every), fixed | {"checkpoint_every"}
-    if options.activation_offloading != "auto":
-        work = replace(work, offload_activations=options.activation_offloading)
-        fixed = fixed | {"offload_activations"}
-    return work, fixed
+    return replace(work, targets=",".join(sorted(adapted)))
 
 
 def recorded(out: Path | None) -> dict[str, Any]:

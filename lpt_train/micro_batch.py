@@ -76,7 +76,7 @@ class MicroBatch:
         return math.ceil(self._most_tokens / shape.tokens) * shape.tokens
 
     def keep_activations_on_host(self) -> None:
-        """What layers keep waits in host memory from now on; recordings cannot do that, so compiled layers run as such."""
+        """What layers keep waits in host memory from now on; recordings cannot do that: compiled layers run as such."""
         self.offload_activations = True
         if self.way != "graph":
             return

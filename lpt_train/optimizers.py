@@ -132,8 +132,8 @@ def _of_bitsandbytes(
         "paged_adamw_32bit": bitsandbytes.optim.PagedAdamW32bit,
     }  # fmt: skip
     optimizer = kinds[name](groups, **adam)
-    # As transformers does: of a vocabulary most rows see no gradient in a step, and 8 bits forget them. Its way, through
-    # the manager that bitsandbytes has for the whole process, would reach the next run's parameters as well.
+    # As transformers does: of a vocabulary most rows see no gradient in a step, and 8 bits forget them. Its way, by the
+    # manager that bitsandbytes has for the whole process, would reach the next run's parameters as well.
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     plain = optimizer.get_config
 

@@ -56,7 +56,9 @@ def choose(shape: ModelShape, work: Workload, budget: int | None, fixed: Collect
         if lighter.reserved > _WORTH * memory.reserved:
             continue
         work, memory = tried, lighter
-        taken = [rung for rung in taken if changed != "checkpoint_every" or not rung.endswith("computed again")] + [name]
+        taken = [rung for rung in taken if changed != "checkpoint_every" or not rung.endswith("computed again")] + [
+            name
+        ]
     return Choice(work, tuple(taken), memory, budget is None or memory.reserved <= budget)
 
 
@@ -86,7 +88,7 @@ def fitting_batch(
 
 
 def advice(shape: ModelShape, work: Workload) -> list[str]:
-    """Settings that make the step lighter, the cheapest first: rungs not yet taken, then those that change the update."""
+    """Settings that make the step lighter, the cheapest first: rungs not taken, then what changes the update."""
     found: list[tuple[str, Workload]] = []
     for setting, changed, value in (
         ("gradient_checkpointing=true", "checkpoint_every", 1),

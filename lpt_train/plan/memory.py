@@ -1,7 +1,7 @@
 """Bytes that a training run takes, by part, from the shape of the model and a few numbers of the run.
 
-Of T tokens in a micro-batch, h hidden, a queries, k keys, f inner values, w bytes of the forward pass's numbers, a layer
-keeps for its backward pass (counted tensor by tensor in this code's own forward, and held to it by tests):
+Of each token, with h hidden, a query, k key and f inner values and numbers of w bytes in the forward pass, a layer
+keeps for its backward pass (counted tensor by tensor in this code's own forward pass, and held to it by tests):
 
     eager      w [x + 2a + 2k + 3f] + 8h (norms in float32; 16h when they train) + 4 heads + 8
                x: inputs of the projections, 2h + f where w = 4 (one copy for all that read it), 5h + f where autocast
@@ -93,7 +93,9 @@ class Memory:
 def predict(shape: ModelShape, work: Workload) -> Memory:
     """The memory of one training step of `work` on a model of `shape`."""
     full, adapter = work.scope == "full", sum(_adapter(shape, work))
-    trained = [(size, table) for size, table in shape.tensors()] if full else [(n, False) for n in _adapter(shape, work)]
+    trained = (
+        [(size, table) for size, table in shape.tensors()] if full else [(n, False) for n in _adapter(shape, work)]
+    )
     models = 2 if work.second_trained else 1
     static = {
         "weights": models * weight_bytes(shape, work.scope, work.width),
@@ -128,7 +130,7 @@ def predict(shape: ModelShape, work: Workload) -> Memory:
 
 
 def weight_bytes(shape: ModelShape, scope: str, width: int) -> int:
-    """The model that trains: float32 where every value does, else frozen in `width` bytes, or its projections in NF4."""
+    """The model that trains: float32 where every value does; else frozen in `width` bytes, or in NF4."""
     if scope == "full":
         return 4 * shape.parameters
     if scope == "qlora":
@@ -185,7 +187,7 @@ def layer_bytes(shape: ModelShape, work: Workload) -> int:
 
 
 def _shared_inputs(shape: ModelShape, adapted: list[str]) -> int:
-    """Values of the inputs of adapted projections, one for those that read the same; attended values are kept anyway."""
+    """Values of inputs of adapted projections, one for those that read the same; attended ones are kept anyway."""
     groups = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("down_proj",))
     return sum(shape.linear[group[0]][0] for group in groups if set(group) & set(adapted))
 
@@ -214,12 +216,15 @@ def _casts(shape: ModelShape, work: Workload, adapter: int) -> tuple[int, int]:
     if work.scope != "full":
         return work.width * adapter, work.width * adapter
     saved = shape.layers // work.checkpoint_every if work.checkpoint_every else 0
-    kept, one = shape.linear_parameters * (shape.layers - saved) // shape.layers, shape.linear_parameters // shape.layers
+    kept, one = (
+        shape.linear_parameters * (shape.layers - saved) // shape.layers,
+        shape.linear_parameters // shape.layers,
+    )
     return work.width * (kept + shape.vocabulary * shape.hidden), work.width * (kept + (one if saved else 0))
 
 
 def _head(shape: ModelShape, work: Workload) -> int:
-    """The vocabulary head at its worst: a chunk of logits with what is made of it, hidden states and their gradients."""
+    """The vocabulary head at its worst: a chunk of logits and what is made of it, hidden states, their gradients."""
     counted = work.tokens if work.counted is None else work.counted
     logits = min(work.chunk, counted) * shape.vocabulary
     kept = counted * shape.hidden * work.width * 2
@@ -232,7 +237,7 @@ def _head(shape: ModelShape, work: Workload) -> int:
 
 
 def _of_a_layer(shape: ModelShape, work: Workload) -> int:
-    """What the backward pass of one layer makes beside what was kept: gradients of the inner values and of the input."""
+    """What the backward pass of one layer makes: gradients of the inner values and of the input."""
     return work.tokens * work.width * 3 * (shape.inner + shape.hidden)
 
 

@@ -31,6 +31,7 @@ TINY = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 259, "tie_word_embeddings": True,
 }  # fmt: skip
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+PRESETS = {"all-linear": PROJECTIONS, "attention": PROJECTIONS[:4], "mlp": PROJECTIONS[4:]}
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,9 @@ class ModelShape:
         return tables + [(size, False) for size in layer] * self.layers + [(self.hidden, False)]
 
     def targets(self, names: str) -> list[str]:
-        """The projections that `lora_target_modules` names; those it names that are none are left out."""
-        return [name for name in PROJECTIONS if names == "all-linear" or name in _parts(names)]
+        """The projections that `lora_target_modules` names, by preset or name; what is no projection is left out."""
+        wanted = {name for part in split_targets(names) for name in PRESETS.get(part, (part,))}
+        return [name for name in PROJECTIONS if name in wanted]
 
     def adapter_tensors(self, rank: int, names: str = "all-linear", *, dora: bool = False) -> list[int]:
         """The values of each tensor of an adapter: A [rank, inputs], B [outputs, rank], DoRA's lengths [outputs]."""
@@ -132,7 +134,9 @@ def shape_of(config: Mapping[str, Any], name: str = "the config") -> ModelShape:
     asked = bool(config.get("attention_bias", False))
     inputs, output, normed = _TYPES[kind]
     vectors = [hidden, hidden] + [size, size] * normed
-    vectors += [query, key, key] * (asked if inputs is None else inputs) + [hidden] * (asked if output is None else output)
+    vectors += [query, key, key] * (asked if inputs is None else inputs) + [hidden] * (
+        asked if output is None else output
+    )
     vectors += [inner, inner, hidden] * bool(config.get("mlp_bias", False))
     window = config.get("sliding_window") if kind == "mistral" or config.get("use_sliding_window") else None
     return ModelShape(
@@ -182,5 +186,6 @@ def _read(path: Path) -> dict[str, Any]:
     return body
 
 
-def _parts(names: str) -> list[str]:
-    return [part.strip() for part in names.split(",")]
+def split_targets(names: str) -> list[str]:
+    """The names in `lora_target_modules`, which stand between commas or plus signs."""
+    return [part.strip() for part in names.replace("+", ",").split(",") if part.strip()]

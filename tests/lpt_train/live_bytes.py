@@ -1,4 +1,4 @@
-"""Counts the bytes of the tensors that operations make, as they come and go: the measured side of predictions on CPU."""
+"""The bytes of the tensors that operations make, as they come and go: the measured side of predictions on CPU."""
 
 from __future__ import annotations
 

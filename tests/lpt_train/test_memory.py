@@ -81,7 +81,9 @@ def test_a_resumed_run_keeps_its_rung_whatever_is_free_now(tiny, sft_split, tmp_
             os.kill(os.getpid(), signal.SIGTERM)
 
     train(config(tiny, **options), split=sft_split, out=tmp_path / "halves", progress=terminate)
-    back = train(config(tiny, **options | {"max_memory_gb": 0.0}), split=sft_split, out=tmp_path / "halves", resume=True)
+    back = train(
+        config(tiny, **options | {"max_memory_gb": 0.0}), split=sft_split, out=tmp_path / "halves", resume=True
+    )
     assert back.body["memory"]["work"] == whole.body["memory"]["work"]
     assert weights(tmp_path / "halves") == weights(tmp_path / "whole")
 

@@ -1,4 +1,4 @@
-"""The ladder: nothing when it fits, the cheapest rung that fits, what the user fixed left alone, the batch that fits."""
+"""The ladder: nothing when it fits, the cheapest rung that fits, what is fixed left alone, the batch that fits."""
 
 from __future__ import annotations
 
