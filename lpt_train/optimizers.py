@@ -37,7 +37,7 @@ def make_optimizer(model: torch.nn.Module, optim: Optim, *, offload: bool = Fals
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    adam = {
+    adam: dict[str, Any] = {
         "lr": optim.learning_rate, "betas": (optim.adam_beta1, optim.adam_beta2), "eps": optim.adam_epsilon,
     }  # fmt: skip
     on_cuda = parameters[0].is_cuda
@@ -93,7 +93,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
                 state[name].copy_(value)
 
     def _start(self, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
-        pinned = {"device": "cpu", "pin_memory": parameter.is_cuda}
+        pinned: dict[str, Any] = {"device": "cpu", "pin_memory": parameter.is_cuda}
         state = self.state[parameter]
         state["step"] = torch.zeros((), dtype=torch.float32, **pinned)
         for name in _MOMENTS:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lpt_train.plan.memory import Memory, Workload, largest, predict
 from lpt_train.plan.shape import ModelShape
@@ -51,7 +52,7 @@ def choose(shape: ModelShape, work: Workload, budget: int | None, fixed: Collect
         now = getattr(work, changed)
         if changed in fixed or (changed == "chunk" and now <= value):
             continue
-        tried = replace(work, **{changed: value if changed in ("chunk", "checkpoint_every") else True})
+        tried = _with(work, changed, value if changed in ("chunk", "checkpoint_every") else True)
         lighter = predict(shape, tried)
         if lighter.reserved > _WORTH * memory.reserved:
             continue
@@ -97,8 +98,13 @@ def advice(shape: ModelShape, work: Workload) -> list[str]:
         ("optim=adamw_8bit", "optim", "adamw_8bit"),
     ):
         if getattr(work, changed) != value:
-            found.append((setting, replace(work, **{changed: value})))
+            found.append((setting, _with(work, changed, value)))
     if work.scope == "full":
         found.append(("use_peft=true", replace(work, scope="lora")))
     now = predict(shape, work).reserved
     return [setting for setting, lighter in found if predict(shape, lighter).reserved < _WORTH * now]
+
+
+def _with(work: Workload, name: str, value: Any) -> Workload:
+    changed: dict[str, Any] = {name: value}
+    return replace(work, **changed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from manifests.errors import UsageError
 RUNGS = tuple(dict.fromkeys(name for _, name, _ in LADDER))
 # Rows of a micro-batch for each that per_device_train_batch_size counts, by algorithm.
 _ROWS = {"sft": 1, "dpo": 2, "simpo": 2, "cpo": 2, "orpo": 2, "kto": 1, "grpo": 1, "ppo": 1}
-ALGORITHMS = tuple(_ROWS)
 _SAMPLING = ("grpo", "ppo")
 
 
@@ -107,7 +106,7 @@ def asked(config: Any, work: Workload, before: Mapping[str, Any]) -> tuple[Workl
     return work, fixed
 
 
-def config_of(algorithm: str) -> Callable[..., Any]:
+def config_of(algorithm: str) -> type[Any]:
     """The type of the options of an algorithm."""
     from lpt_train.config import SFTConfig
     from lpt_train.config_grpo import GRPOConfig
