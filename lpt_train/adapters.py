@@ -15,7 +15,6 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.other import ModulesToSaveWrapper
 
 from lpt_train.adapter_targets import linear_modules, modules_to_save, resolve_targets
-from lpt_train.config import Optim
 from lpt_train.config_lora import Lora
 from lpt_train.models import Placement, load_model
 from lpt_train.quantised import held_bytes, quantise, true_size
@@ -83,19 +82,6 @@ def changes_base(model: torch.nn.Module) -> bool:
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The parameters that train, in the order of their names in the model."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def adamw(model: torch.nn.Module, optim: Optim) -> torch.optim.AdamW:
-    """AdamW over the parameters that train; weight decay on matrices, not on vectors (biases, norms)."""
-    parameters = trainable(model)
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=optim.learning_rate, eps=optim.adam_epsilon,
-        betas=(optim.adam_beta1, optim.adam_beta2), fused=parameters[0].is_cuda,
-    )  # fmt: skip
 
 
 def parameter_report(model: torch.nn.Module) -> dict[str, Any]:
