@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from lpt_train.adapters import attach
 from lpt_train.config import Lora
 from lpt_train.plan.compute import flops_per_token, mfu_of, plan_compute
-from lpt_train.plan.gpus import GPUS, GPU, gpu
+from lpt_train.plan.gpus import GPU, GPUS, gpu
 from lpt_train.plan.shape import shape_of
 from manifests.errors import UsageError
 
