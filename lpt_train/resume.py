@@ -25,7 +25,9 @@ def check_resume(before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     The length may change where the schedule is constant: then the steps done are those of the longer run as well.
     """
     then, now_ = (
-        {key: body.get(key) for key in _IDENTITY} | {"start_model": body["model"]["digest"]} | _flat(body["config"])
+        {key: body.get(key) for key in _IDENTITY}
+        | {"start_model": body["model"]["digest"], "engine": (body.get("engine") or {"name": "lean"})["name"]}
+        | _flat(body["config"])
         for body in (before, asked)
     )
     differ = {name for name in then.keys() | now_.keys() if then.get(name) != now_.get(name)}

@@ -34,7 +34,9 @@ from lpt_train.checkpoint import Restored, checkpoint_sha256, load_checkpoint, r
 from lpt_train.checkpoint_folders import latest, recover
 from lpt_train.config import to_mapping
 from lpt_train.memory import Fitted, measured_peak
+from lpt_train.models import placement
 from lpt_train.proof import Proof
+from lpt_train.quantised import quantisation_record
 from lpt_train.resume import check_resume
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
@@ -46,7 +48,7 @@ from manifests.rollouts import into_catalog
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
-_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
+_PACKAGES = ("torch", "transformers", "peft", "trl", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,13 @@ class Run:
         seed: int = 0,
         catalog: Catalog | None = None,
         resume: bool = False,
+        engine: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run in `out`, or go on with the one there when `resume`.
 
         `model_info` is `{name, digest}` with the path the weights came from as `name`; `tokenizer` `{fingerprint,
-        template_sha256}`. A folder that holds a run already is refused with `UsageError` unless `resume`.
+        template_sha256}`; `engine` `{name, version, …}` of what does the updates, by default the loops of this package.
+        A folder that holds a run already is refused with `UsageError` unless `resume`.
         """
         out = Path(out)
         record = out / "run.json"
@@ -124,7 +128,9 @@ class Run:
             "config": to_mapping(config), "manifest": split.manifest_id, "split": split.ref,
             "content_root": split.content_root, "verified": split.verified,
             "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "verdict": split.verdict,
-            "model": {**model_info, "made_from": made_from}, "tokenizer": dict(tokenizer),
+            "model": {**model_info, "made_from": made_from, "quantisation": _quantisation(config)},
+            "tokenizer": dict(tokenizer),
+            "engine": dict(engine or {"name": "lean", "version": _own_version()}),
             "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
             "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
             "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
@@ -172,7 +178,7 @@ class Run:
             "type": "lpt.provenance/1", "run_id": self.run_id, "algorithm": body["algorithm"],
             "manifest": body["manifest"], "split": body["split"], "content_root": body["content_root"],
             "verified": body["verified"], "tainted": body["tainted"], "tokenizer": body["tokenizer"],
-            "model": {key: body["model"].get(key) for key in ("name", "digest")},
+            "model": {key: body["model"].get(key) for key in ("name", "digest", "quantisation")},
         }  # fmt: skip
 
     def resumed_at(self, step: int) -> None:
@@ -374,6 +380,11 @@ def _own_version() -> str:
         return metadata.version("lpt")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _quantisation(config: Any) -> dict[str, Any] | None:
+    dtype = str(placement(config.run.device, config.run.dtype).dtype).removeprefix("torch.")
+    return quantisation_record(to_mapping(config.lora), dtype)
 
 
 def _new_id(algorithm: str, created: str) -> str:
