@@ -31,7 +31,7 @@ def seven(tmp_path) -> Path:
 
 
 def test_seven_billion_parameters_whole_lora_and_4_bits(capsys, seven):
-    """Whole: 16 bytes a parameter, not the 12 of a recipe without float32 weights; LoRA 2; 4 bits .516, head 2."""
+    """Whole: 16 bytes a parameter (12 is a recipe without float32 weights); LoRA 2; 4 bits .516, its vocabulary 2."""
     code, out, _ = lpt(capsys, f"memory --model {seven} --gpu a100 --set per_device_train_batch_size=1 --json")
     report = json.loads(out)
     ways, n = report["ways"], report["parameters"]
