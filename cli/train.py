@@ -43,7 +43,7 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         help="Go on from the last checkpoint in --out, with the settings it began with; the length may change where "
-        "lr_scheduler_type is constant.",
+        "lr_scheduler_type is constant, or warmup_stable_decay before it decays.",
     ),
 ]
 EvalSplit = Annotated[
@@ -51,7 +51,7 @@ EvalSplit = Annotated[
     typer.Option(
         "--eval",
         metavar="NAME[@V]:SPLIT",
-        help="Admitted split to measure on: the loss (sft), the accuracy (grpo).",
+        help="Admitted split to measure on: the loss, of grpo the accuracy.",
         show_default=False,
     ),
 ]
@@ -63,7 +63,7 @@ SFT_EXAMPLES = examples(
     "--resume",
 )
 KTO_EXAMPLES = examples(
-    "lpt train kto --admitted pairs:train --model runs/sft --out runs/kto",
+    "lpt train kto --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/kto",
     "lpt train kto --admitted pairs:train --model ./model --out runs/kto --set undesirable_weight=0.5",
 )
 GRPO_EXAMPLES = examples(
@@ -145,6 +145,7 @@ def kto(
     out: Out,
     admitted: Admitted = None,
     unadmitted: Unadmitted = None,
+    eval_split: EvalSplit = None,
     config: ConfigFile = None,
     set_: Set = None,
     resume: Resume = False,
@@ -158,7 +159,7 @@ def kto(
     made = from_mapping(KTOConfig, settings(set_, config) | {"model": model})
     from lpt_train.kto import train
 
-    _run(train, made, "preference", admitted, unadmitted, None, out, resume, catalog, json)
+    _run(train, made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("grpo", epilog=GRPO_EXAMPLES)
@@ -277,7 +278,10 @@ LIVE = (
     "truncated_share",
     "entropy",
     "grad_norm",
+    "eval_loss",
     "tokens_per_second",
+    "mfu",
+    "memory_gib",
     "eta_seconds",
 )
 
@@ -312,7 +316,7 @@ class StepLine:
 
 
 # How fast a run went has its own line.
-PACE = ("tokens_per_second", "step_seconds", "eta_seconds")
+PACE = ("tokens_per_second", "step_seconds", "eta_seconds", "memory_gib")
 
 
 def show_run(body: dict[str, Any]) -> None:

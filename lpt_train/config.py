@@ -23,7 +23,7 @@ Config = TypeVar("Config")
 
 SCHEDULES = ("constant", "linear", "cosine", "cosine_with_min_lr", "warmup_stable_decay")
 DECAYS = ("cosine", "linear", "1-sqrt")
-REPORTS = ("none", "tensorboard", "wandb", "trackio")
+REPORTS = ("tensorboard", "wandb", "trackio")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 MIX_SCHEDULES = ("auto", "follow", "ignore")
