@@ -315,8 +315,8 @@ class StepLine:
             self._live = None
 
 
-# How fast a run went has its own line.
-PACE = ("tokens_per_second", "step_seconds", "eta_seconds", "memory_gib")
+# How fast a run went has its own line; that a step was left out is no measurement.
+PACE = ("tokens_per_second", "step_seconds", "eta_seconds", "memory_gib", "skipped")
 
 
 def show_run(body: dict[str, Any]) -> None:
