@@ -17,6 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
+from lpt_train.config_checks import at_least, one_of
+from lpt_train.config_guard import GuardOptions
+from lpt_train.config_lora import Lora
 from manifests.errors import UsageError
 
 Config = TypeVar("Config")
@@ -74,48 +77,6 @@ class Optim:
                     f"{name} is the share of the past that a mean keeps", seen=getattr(self, name),
                     next=f"give {name} in [0, 1), such as 0.9",
                 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Lora:
-    """LoRA by peft; `use_peft=False` trains every parameter."""
-
-    use_peft: bool = True
-    lora_r: int = 16  # rank
-    lora_alpha: int = 32  # scale = alpha / r
-    lora_dropout: float = 0.0  # probability, on the input of A
-    lora_target_modules: str = "all-linear"  # or names separated by commas
-    use_rslora: bool = False  # scale = alpha / sqrt(r)
-    use_dora: bool = False
-
-    def __post_init__(self) -> None:
-        at_least("lora_r", self.lora_r, 1)
-        if not 0 <= self.lora_dropout < 1:
-            raise UsageError(
-                "lora_dropout is a probability", seen=self.lora_dropout, next="give a value in [0, 1), such as 0.05"
-            )
-
-
-@dataclass(frozen=True)
-class GuardOptions:
-    """What a run does about batches whose loss or gradient is absurd."""
-
-    spike_guard: bool = False  # such batches move no weight and are set aside; off: what is not finite ends the run
-    spike_factor: float = 10.0  # times the running median of the loss or the gradient norm: a spike
-    spike_window: int = 64  # updates of the running median
-    spike_limit: int = 5  # batches that may be set aside; one more ends the run
-    spike_lr_factor: float = 0.5  # what a spike multiplies the learning rate by …
-    spike_cooldown: int = 20  # … for so many optimizer steps
-
-    def __post_init__(self) -> None:
-        at_least("spike_factor", self.spike_factor, 1)
-        at_least("spike_window", self.spike_window, 8)
-        at_least("spike_limit", self.spike_limit, 1)
-        at_least("spike_cooldown", self.spike_cooldown, 0)
-        if not 0 < self.spike_lr_factor <= 1:
-            raise UsageError(
-                "spike_lr_factor lowers the rate", seen=self.spike_lr_factor, next="give a value in (0, 1], such as 0.5"
-            )
 
 
 @dataclass(frozen=True)
@@ -194,21 +155,6 @@ class SFTConfig:
         ):
             at_least(name, getattr(self, name), 1)
         at_least("max_length", self.max_length, 2)
-
-
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise `UsageError` unless `value` is one of `choices`."""
-    if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
-        raise UsageError(f"{name} has no choice of that name", seen=value, next=f"one of {', '.join(close or choices)}")
-
-
-def at_least(name: str, value: float, low: float) -> None:
-    """Raise `UsageError` unless `value >= low` and is finite (NaN fails)."""
-    if math.isinf(value):
-        raise UsageError(f"{name} is no finite number", seen=value, next=f"give {name} >= {low}")
-    if not value >= low:
-        raise UsageError(f"{name} is too small", seen=value, next=f"give {name} >= {low}")
 
 
 def option_names(config_type: type) -> dict[str, str]:

@@ -32,7 +32,9 @@ from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import Restored, checkpoint_sha256, load_checkpoint, read_provenance
 from lpt_train.checkpoint_folders import latest, recover
 from lpt_train.config import to_mapping
+from lpt_train.models import placement
 from lpt_train.proof import Proof
+from lpt_train.quantised import quantisation_record
 from lpt_train.resume import check_resume
 from lpt_train.sinks import Sinks, check_sinks
 from lpt_train.speed import peak_memory_bytes
@@ -45,7 +47,7 @@ from manifests.rollouts import into_catalog
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
-_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
+_PACKAGES = ("torch", "transformers", "peft", "trl", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Run:
         self.sinks = Sinks((), out, body["run_id"], body["config"])
         self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
         self._stopped_by: str | None = None
+        self._from = 0  # the step that a resumed run goes on from
         self._lock = contextlib.ExitStack()
 
     @classmethod
@@ -101,11 +104,13 @@ class Run:
         seed: int = 0,
         catalog: Catalog | None = None,
         resume: bool = False,
+        engine: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run in `out`, or go on with the one there when `resume`.
 
         `model_info` is `{name, digest}` with the path the weights came from as `name`; `tokenizer` `{fingerprint,
-        template_sha256}`. A folder that holds a run already is refused with `UsageError` unless `resume`.
+        template_sha256}`; `engine` `{name, version, …}` of what does the updates, by default the loops of this package.
+        A folder that holds a run already is refused with `UsageError` unless `resume`.
         """
         out = Path(out)
         reports = config.run.reports
@@ -125,7 +130,9 @@ class Run:
             "config": to_mapping(config), "manifest": split.manifest_id, "split": split.ref,
             "content_root": split.content_root, "verified": split.verified,
             "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "verdict": split.verdict,
-            "model": {**model_info, "made_from": made_from}, "tokenizer": dict(tokenizer),
+            "model": {**model_info, "made_from": made_from, "quantisation": _quantisation(config)},
+            "tokenizer": dict(tokenizer),
+            "engine": dict(engine or {"name": "lean", "version": _own_version()}),
             "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
             "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
             "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
@@ -174,7 +181,7 @@ class Run:
             "type": "lpt.provenance/1", "run_id": self.run_id, "algorithm": body["algorithm"],
             "manifest": body["manifest"], "split": body["split"], "content_root": body["content_root"],
             "verified": body["verified"], "tainted": body["tainted"], "tokenizer": body["tokenizer"],
-            "model": {key: body["model"].get(key) for key in ("name", "digest")},
+            "model": {key: body["model"].get(key) for key in ("name", "digest", "quantisation")},
         }  # fmt: skip
 
     def resumed_at(self, step: int) -> None:
@@ -188,7 +195,7 @@ class Run:
             except (ValueError, KeyError, TypeError):
                 continue  # the half line of a kill; its step comes again
         write_atomic(self.metrics_path, b"".join(kept))
-        self.body["metrics"] = {}
+        self.body["metrics"], self._from = {}, step
         for line in kept:
             self._note_ends(json.loads(line))
         self._write()
@@ -208,6 +215,7 @@ class Run:
     @contextlib.contextmanager
     def guarded(self, proof: Proof) -> Iterator[StopRequest]:
         """The loop's surroundings: SIGTERM and Ctrl-C become a request to stop, an exception a recorded failure."""
+        self.sinks.begin(self._from)
         try:
             with StopRequest() as stop:
                 yield stop
@@ -348,6 +356,11 @@ def _own_version() -> str:
         return metadata.version("lpt")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _quantisation(config: Any) -> dict[str, Any] | None:
+    dtype = str(placement(config.run.device, config.run.dtype).dtype).removeprefix("torch.")
+    return quantisation_record(to_mapping(config.lora), dtype)
 
 
 def _new_id(algorithm: str, created: str) -> str:

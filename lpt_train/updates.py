@@ -118,7 +118,6 @@ class Updates:
     def steps(self, stop: StopRequest) -> Iterator[int]:
         """The first step of each group, until the run is as long as asked or is to stop."""
         self._stop = stop
-        self.run.sinks.begin(self.start)
         self._speed = self._speed.begin(self.start)
         if self._guard is not None and self.start == 0:
             self._save()  # something to go back to
