@@ -91,6 +91,7 @@ class Run:
         self.sinks = Sinks((), out, body["run_id"], body["config"])
         self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
         self._stopped_by: str | None = None
+        self._from = 0  # the step that a resumed run goes on from
         self._lock = contextlib.ExitStack()
 
     @classmethod
@@ -198,7 +199,7 @@ class Run:
             except (ValueError, KeyError, TypeError):
                 continue  # the half line of a kill; its step comes again
         write_atomic(self.metrics_path, b"".join(kept))
-        self.body["metrics"] = {}
+        self.body["metrics"], self._from = {}, step
         for line in kept:
             self._note_ends(json.loads(line))
         self._write()
@@ -218,6 +219,7 @@ class Run:
     @contextlib.contextmanager
     def guarded(self, proof: Proof) -> Iterator[StopRequest]:
         """The loop's surroundings: SIGTERM and Ctrl-C become a request to stop, an exception a recorded failure."""
+        self.sinks.begin(self._from)
         try:
             with StopRequest() as stop:
                 yield stop

@@ -42,8 +42,11 @@ class _Opened:
 
 def _tensorboard(out: Path, run_id: str, config: Mapping[str, Any], step: int) -> Sink:
     module = "torch.utils.tensorboard" if find_spec("tensorboard") else "tensorboardX"
-    # What a run that was killed wrote after its checkpoint is hidden: those steps come again.
-    writer = import_module(module).SummaryWriter(str(out / "tensorboard"), purge_step=step, flush_secs=10)
+    # What a run that was killed wrote after its checkpoint is hidden: those steps come again. A file's name has but
+    # the second in it.
+    writer = import_module(module).SummaryWriter(
+        str(out / "tensorboard"), purge_step=step, flush_secs=10, filename_suffix=f".{step}"
+    )
     writer.add_text("config", f"{run_id}\n\n    {config}", step)
 
     def log(step: int, metrics: Mapping[str, float]) -> None:

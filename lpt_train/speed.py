@@ -13,6 +13,7 @@ import platform
 import resource
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -48,13 +49,17 @@ class Work:
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._attention = 4.0 * config.num_hidden_layers * config.num_attention_heads * width  # a pair of tokens
         self._body = self._head = self._body_back = self._head_back = 0.0
-        for module in model.modules():
-            if hasattr(module, "base_layer") or not hasattr(module, "in_features"):
+        heads = {id(part) for part in head.modules()} if head is not None else set()
+        for name, module in model.named_modules():
+            # Layers with weights of their own: not what wraps them, nor the copy that an adapter keeps of a layer.
+            weight = module._parameters.get("weight")
+            if weight is None or not hasattr(module, "in_features") or "original_module" in name:
                 continue
-            products = float(int(module.in_features) * int(module.out_features))
-            back = products * (4.0 if module.weight.requires_grad else 2.0)
-            if module is head:
-                self._head, self._head_back = 2.0 * products, back
+            inner: Any = module
+            products = float(inner.in_features * inner.out_features)
+            back = products * (4.0 if weight.requires_grad else 2.0)
+            if id(module) in heads:
+                self._head, self._head_back = self._head + 2.0 * products, self._head_back + back
             else:
                 self._body, self._body_back = self._body + 2.0 * products, self._body_back + back
         if self._body == 0 or any(getattr(config, name, None) for name in ("num_experts", "num_local_experts")):

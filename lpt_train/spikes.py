@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from lpt_train.config import GuardOptions
+from lpt_train.config_guard import GuardOptions
 from lpt_train.observers import Ask, Moment
 from manifests.errors import LptError
 from manifests.files import write_atomic

@@ -119,7 +119,6 @@ class Updates:
         """The first step of each group, until the run is as long as asked or is to stop."""
         self._stop = stop
         self._tell_what_trains()
-        self.run.sinks.begin(self.start)
         self._speed = self._speed.begin(self.start)
         if self._guard is not None and self.start == 0:
             self._save()  # something to go back to

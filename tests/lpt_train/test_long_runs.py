@@ -14,7 +14,8 @@ from train_cases import chat, chats, preferences, write_jsonl
 import lpt_train.sft as sft
 from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import checkpoints, latest
-from lpt_train.config import GuardOptions, RunOptions, SFTConfig, from_mapping
+from lpt_train.config import RunOptions, SFTConfig, from_mapping
+from lpt_train.config_guard import GuardOptions
 from lpt_train.config_kto import KTOConfig
 from lpt_train.config_preference import PreferenceConfig
 from lpt_train.early_stop import EarlyStop

@@ -79,7 +79,7 @@ def test_hostile_text_is_text_wherever_it_stands(tmp_path):
     for _, attributes in seen:
         assert not [name for name in attributes if name.startswith("on") or name in ("src", "style")]
         assert attributes.get("href", "#").startswith("#")
-    assert "default-src 'none'" in page
+    assert "default-src &#39;none&#39;" in page
 
 
 def test_what_cannot_be_shown_is_said(tmp_path):
