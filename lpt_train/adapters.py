@@ -15,7 +15,6 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.other import ModulesToSaveWrapper
 
 from lpt_train.adapter_targets import linear_modules, modules_to_save, resolve_targets
-from lpt_train.config import Optim
 from lpt_train.config_lora import Lora
 from lpt_train.models import Placement, load_model
 from lpt_train.quantised import held_bytes, quantise, true_size
@@ -40,23 +39,29 @@ def load_for_training(model: str, lora: Lora, place: Placement) -> torch.nn.Modu
     return attach(loaded, lora).train()
 
 
+def lora_config(model: torch.nn.Module, lora: Lora) -> LoraConfig:
+    """The adapter as peft describes it; raises `UsageError` for names that find nothing in `model`."""
+    start = True if lora.init_lora_weights == "true" else lora.init_lora_weights
+    targets = resolve_targets(model, lora.lora_target_modules, lora.lora_exclude_modules)
+    return LoraConfig(
+        task_type="CAUSAL_LM", r=lora.lora_r, lora_alpha=lora.lora_alpha, lora_dropout=lora.lora_dropout,
+        target_modules=targets, modules_to_save=modules_to_save(model, lora.lora_modules_to_save), bias="none",
+        use_rslora=lora.use_rslora, use_dora=lora.use_dora, init_lora_weights=start,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
 def attach(model: torch.nn.Module, lora: Lora) -> PeftModel:
     """Freeze `model` and put an adapter into the modules that `lora` names.
 
     Raises `UsageError` for names that find nothing or that an adapter does not fit.
     """
-    start = True if lora.init_lora_weights == "true" else lora.init_lora_weights
-    targets = resolve_targets(model, lora.lora_target_modules, lora.lora_exclude_modules)
-    options = LoraConfig(
-        task_type="CAUSAL_LM", r=lora.lora_r, lora_alpha=lora.lora_alpha, lora_dropout=lora.lora_dropout,
-        target_modules=targets, modules_to_save=modules_to_save(model, lora.lora_modules_to_save), bias="none",
-        use_rslora=lora.use_rslora, use_dora=lora.use_dora, init_lora_weights=start,  # type: ignore[arg-type]
-    )  # fmt: skip
+    options = lora_config(model, lora)
     try:
         adapted = get_peft_model(model, options)
     except ValueError as error:
         raise UsageError(
-            "the adapter fits no module of this model", seen=f"lora_target_modules={targets}: {error}"[:400],
+            "the adapter fits no module of this model",
+            seen=f"lora_target_modules={options.target_modules}: {error}"[:400],
             next="use lora_target_modules=all-linear, or names such as q_proj,v_proj",
         ) from error  # fmt: skip
     module: Any
@@ -77,19 +82,6 @@ def changes_base(model: torch.nn.Module) -> bool:
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The parameters that train, in the order of their names in the model."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def adamw(model: torch.nn.Module, optim: Optim) -> torch.optim.AdamW:
-    """AdamW over the parameters that train; weight decay on matrices, not on vectors (biases, norms)."""
-    parameters = trainable(model)
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=optim.learning_rate, eps=optim.adam_epsilon,
-        betas=(optim.adam_beta1, optim.adam_beta2), fused=parameters[0].is_cuda,
-    )  # fmt: skip
 
 
 def parameter_report(model: torch.nn.Module) -> dict[str, Any]:

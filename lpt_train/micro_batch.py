@@ -14,6 +14,7 @@ leaves one launch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -26,6 +27,7 @@ from lpt_train.flat import FlatBatch, Shape, flatten
 from lpt_train.heads import causal_model, decoder, head_logprobs
 from lpt_train.models import Placement
 from lpt_train.packing import Row
+from lpt_train.recompute import on_host
 from lpt_train.varlen import NAME
 from manifests.errors import LptError, RefusedError
 
@@ -55,6 +57,9 @@ class MicroBatch:
     ) -> None:
         self.model, self.place, self.objective, self.pad_id, self.chunk = model, place, objective, pad_id, chunk
         self.notes: list[str] = []
+        self.offload_activations = False
+        self.memory: Any = None  # what `memory.fit` predicted
+        self._most_tokens = most_tokens
         self._plain = Shape(longest)
         self._filled = Shape.of(longest, most_tokens, most_rows, chunk)
         self._parameters = trainable(model)  # walking through the modules takes longer than a replay
@@ -63,6 +68,25 @@ class MicroBatch:
         self._pool: Any = None
         self._asked = execution
         self.way = self._choose(execution)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the longest line, filler included."""
+        shape = self._filled if self.way in ("graph", "compiled") else self._plain
+        return math.ceil(self._most_tokens / shape.tokens) * shape.tokens
+
+    def keep_activations_on_host(self) -> None:
+        """What layers keep waits in host memory from now on; recordings cannot do that: compiled layers run as such."""
+        self.offload_activations = True
+        if self.way != "graph":
+            return
+        if self._asked == "graph":
+            raise RefusedError(
+                "a recording keeps its activations on the device", seen="execution=graph, activation_offloading",
+                next="--set execution=compiled, or --set activation_offloading=false",
+            )  # fmt: skip
+        self.way = "compiled"
+        self.notes.append("execution=graph does not go with activation_offloading; compiled layers are used")
 
     def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         """Add the gradients of these rows; return `loss` and what the objective reports, detached, on the device."""
@@ -86,8 +110,11 @@ class MicroBatch:
         alone = isinstance(self.model, PeftModel) and not changes_base(self.model)
         without_adapter = self.model.disable_adapter() if alone else nullcontext()  # type: ignore[operator]
         self.model.eval()
-        with without_adapter:
-            found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
+        try:
+            with without_adapter:
+                found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
+        except torch.OutOfMemoryError as error:  # before the run's own guard
+            raise (error if self.memory is None else self.memory.answer(error)) from error
         self.model.train(was_training)
         return found
 
@@ -162,7 +189,7 @@ class MicroBatch:
         ).last_hidden_state[0]  # fmt: skip
 
     def _forward_backward(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
-        with self.place.autocast():
+        with self.place.autocast(), on_host(self.model.parameters()) if self.offload_activations else nullcontext():
             logp_N = self._logprobs(batch)
         loss, report = self.objective(logp_N, batch, extras)
         loss.backward()
