@@ -97,7 +97,9 @@ def _make_tiny_whole(target: Path, seed: int) -> None:
 def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
     """The fast tokenizer of a folder, hub name or .gguf file. Raises `BadInputError` when there is none."""
     own = (Path(model) / "tokenizer_config.json").is_file()
-    source, options = (model, {}) if own else _source(adapter_base(model) or model)
+    if not own and (base := adapter_base(model)):
+        return load_tokenizer(base)
+    source, options = (model, {}) if own else _source(model)
     with _three_parts(model, "tokenizer"):
         tokenizer = _declared_generic(Path(source)) or AutoTokenizer.from_pretrained(
             source, trust_remote_code=False, **options
@@ -115,20 +117,24 @@ def load_model(
 ) -> torch.nn.Module:
     """The causal language model with parameters kept in `dtype`, in evaluation mode.
 
-    A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`.
+    A folder with an adapter is its base, which may be another such folder, with the adapter merged, in float32, before
+    the cast to `dtype`.
     Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
     """
     base = adapter_base(model)
-    source, options = _source(base or model)
-    _refuse_pickles(model, Path(source))
     if base:
         _refuse_pickles(model, Path(model))
-    with _three_parts(model, "model"):
-        loaded = AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32 if base else dtype, use_safetensors=True, trust_remote_code=False, **options
-        )
-        if base:
+        loaded = load_model(base)  # which may be an adapter on something else again
+        with _three_parts(model, "model"):
             loaded = PeftModel.from_pretrained(loaded, model).merge_and_unload(safe_merge=True).to(dtype)
+        loaded.name_or_path = model  # an adapter that is trained on this one names it, and not what is below it
+    else:
+        source, options = _source(model)
+        _refuse_pickles(model, Path(source))
+        with _three_parts(model, "model"):
+            loaded = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, use_safetensors=True, trust_remote_code=False, **options
+            )
     torch.nn.Module.to(loaded, device)
     for name, parameter in loaded.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
