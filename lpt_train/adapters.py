@@ -10,7 +10,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from lpt_train.config import Lora, Optim
-from lpt_train.models import Placement, load_model
+from lpt_train.models import Placement, load_model, load_reward_model
+from lpt_train.reward_head import TASK
 from manifests.errors import UsageError
 
 
@@ -19,17 +20,33 @@ def load_for_training(model: str, lora: Lora, place: Placement) -> torch.nn.Modu
 
     The adapter's first values come from torch's global generator: seed it first.
     """
-    loaded = load_model(model, dtype=place.dtype if lora.use_peft else torch.float32, device=place.device)
-    trained = attach(loaded, lora) if lora.use_peft else loaded.requires_grad_(True)
-    return trained.train()
+    loaded = load_model(model, dtype=_kept_in(lora, place), device=place.device)
+    return _to_train(loaded, lora, "CAUSAL_LM")
 
 
-def attach(model: torch.nn.Module, lora: Lora) -> PeftModel:
-    """Freeze `model` and put LoRA into its linear layers (never into the vocabulary head, unless it is named)."""
+def load_reward_for_training(model: str, lora: Lora, place: Placement, seed: int) -> torch.nn.Module:
+    """`load_for_training` of a reward model, or of a language model under a head drawn by `seed`; the head trains."""
+    loaded = load_reward_model(model, dtype=_kept_in(lora, place), device=place.device, seed=seed)
+    return _to_train(loaded, lora, TASK)
+
+
+def _kept_in(lora: Lora, place: Placement) -> torch.dtype:
+    return place.dtype if lora.use_peft else torch.float32
+
+
+def _to_train(loaded: torch.nn.Module, lora: Lora, task: str) -> torch.nn.Module:
+    return (attach(loaded, lora, task) if lora.use_peft else loaded.requires_grad_(True)).train()
+
+
+def attach(model: torch.nn.Module, lora: Lora, task: str = "CAUSAL_LM") -> PeftModel:
+    """Freeze `model` and put LoRA into its linear layers (never into its head, unless it is named).
+
+    For peft's task SEQ_CLS, a reward model, the head trains whole and is saved with the adapter.
+    """
     names = lora.lora_target_modules
     targets: str | list[str] = names if names == "all-linear" else [part.strip() for part in names.split(",")]
     options = LoraConfig(
-        task_type="CAUSAL_LM", r=lora.lora_r, lora_alpha=lora.lora_alpha, lora_dropout=lora.lora_dropout,
+        task_type=task, r=lora.lora_r, lora_alpha=lora.lora_alpha, lora_dropout=lora.lora_dropout,
         target_modules=targets, use_rslora=lora.use_rslora, use_dora=lora.use_dora, bias="none",
     )  # fmt: skip
     try:

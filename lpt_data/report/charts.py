@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lpt_data.report import words
-from lpt_data.report.html import Html, el, join
+from manifests.html import Html, el, join
 from lpt_data.report.parts import Column, swatch, table
 from lpt_data.report.story import Flow, Histogram
 

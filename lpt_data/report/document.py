@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 
 from lpt_data.report import words
-from lpt_data.report.html import Child, Html, el, join
+from manifests.html import Child, Html, el, join
 from lpt_data.report.parts import section
 
 LARGEST = 2_000_000  # bytes of a page

@@ -8,7 +8,7 @@ from typing import Any
 
 from lpt_data.report import charts, topics, words
 from lpt_data.report.document import document
-from lpt_data.report.html import Child, Html, el, join
+from manifests.html import Child, Html, el, join
 from lpt_data.report.parts import (
     Cell,
     Column,

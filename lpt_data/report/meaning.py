@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lpt_data.report import charts
-from lpt_data.report.html import Child, Html, el
+from manifests.html import Child, Html, el
 from lpt_data.report.parts import Column, section, table
 from lpt_data.report.story import Histogram
 

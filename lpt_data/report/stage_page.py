@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lpt_data.report import charts, topics, words
 from lpt_data.report.document import ROOM_FOR_TEXTS, document
-from lpt_data.report.html import Child, Html, el, join
+from manifests.html import Child, Html, el, join
 from lpt_data.report.meaning import meanings
 from lpt_data.report.parts import (
     Cell,

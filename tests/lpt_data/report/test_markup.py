@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpt_data.report.html import Html, code_points, el, one_line, text
+from manifests.html import Html, code_points, el, one_line, text
 from lpt_data.report.markdown import block, code, said, table
 
 
