@@ -28,6 +28,7 @@ from cli import (
     pairs,
     recipe,
     report,
+    reward,
     sql,
     synth,
     tokens,
@@ -61,6 +62,7 @@ data.app.add_typer(benchmarks.app, name="benchmarks")
 app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")
+app.add_typer(reward.app, name="reward")
 app.command("admit", epilog=admit.EXAMPLES)(admit.admit)
 app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
 app.command("report", epilog=report.EXAMPLES)(report.report)

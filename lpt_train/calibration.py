@@ -103,7 +103,8 @@ def cross_fitted(margins_P: np.ndarray, fold_P: np.ndarray) -> tuple[np.ndarray,
 
     `fold_P` is 0 or 1. Margins stay as they are, and the reason says why, where one half has no best temperature.
     """
-    scaled_P, temperatures = margins_P.astype(np.float64), []
+    scaled_P = margins_P.astype(np.float64)
+    temperatures: list[float | None] = []
     for fold in (0, 1):
         temperature, why = best_temperature(margins_P[fold_P != fold])
         if temperature is None:

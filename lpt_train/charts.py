@@ -17,7 +17,7 @@ from manifests.html import Child, Html, el, join
 
 _WIDE, _HIGH = 600, 400  # units
 _STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "svg{width:100%;height:auto;border:1px solid #bbb}table{border-collapse:collapse;margin:1rem 0}"
     "td,th{padding:.15rem .7rem;text-align:right;border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}"
     ".curve,.range,.ideal{fill:none;stroke-width:2}.ideal{stroke:#999;stroke-dasharray:6 5}.range{stroke-width:1.5}"

@@ -135,10 +135,7 @@ def load_model(
             next="give the language model it was trained from; lpt reward score uses it",
         )  # fmt: skip
     base = adapter_base(model)
-    if base:
-        loaded = _merged(load_model(base), model).to(dtype)
-    else:
-        loaded = _whole(AutoModelForCausalLM, model, dtype)
+    loaded = _merged(load_model(base), model).to(dtype) if base else _whole(AutoModelForCausalLM, model, dtype)
     return _finite(loaded, model, device)
 
 

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from lpt_train.admitted import AdmittedSplit
 from lpt_train.config_reward import RewardConfig
 from lpt_train.packing import Row, made_or_dropped

@@ -25,7 +25,7 @@ from lpt_train.packing import Row
 from lpt_train.proof import Proof
 from lpt_train.rankings import Rankings, render_rankings
 from lpt_train.render import Renderer
-from lpt_train.reward_batch import Bounds, inputs, joined, objective_of, reward_micro_batch, rewards_of, rows_of
+from lpt_train.reward_batch import Bounds, inputs, joined, ranking_loss, reward_micro_batch, rewards_of, rows_of
 from lpt_train.reward_head import padding_for
 from lpt_train.reward_report import NO_SPLIT, reward_report
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
@@ -114,13 +114,11 @@ def evaluate(run_micro_batch: MicroBatch, held_out: Rankings, config: RewardConf
     rewards_R = rewards_of(run_micro_batch, held_out.rows, 2 * config.per_device_eval_batch_size)
     every = held_out.rankings
     extras = inputs(every, Bounds.of(every, len(every)), 1 / len(every))
-    loss, report = objective_of(config)(rewards_R, None, extras)
+    loss, report = ranking_loss(rewards_R, extras, config)
     return {f"eval_{name}": float(value) for name, value in {"loss": loss, **report}.items()}
 
 
-def _padding(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, rows: Iterable[Row]
-) -> tuple[int, list[str]]:
+def _padding(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, rows: Iterable[Row]) -> tuple[int, list[str]]:
     """Make model and tokenizer name a padding that transformers cannot take for the end of a row."""
     padding, text = padding_for(tokenizer, (int(row.ids[-1]) for row in rows))
     before = tokenizer.pad_token

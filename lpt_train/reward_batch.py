@@ -78,36 +78,41 @@ def inputs(rankings: Sequence[Ranking], bounds: Bounds, weight: float) -> dict[s
 
 
 def objective_of(config: RewardConfig) -> Objective:
+    """`ranking_loss` as a micro-batch runs it."""
+
+    def objective(
+        rewards_S: torch.Tensor, _: FlatBatch, extras: Extras
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return ranking_loss(rewards_S, extras, config)
+
+    return objective
+
+
+def ranking_loss(
+    rewards_S: torch.Tensor, extras: Extras, config: RewardConfig
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The loss of a micro-batch, its share of the step's, with TRL's metrics; sums over the parts are of the step.
 
     `min_reward` and `max_reward` are no sums: see `joined`.
     """
-    centre = config.center_rewards_coefficient or 0.0
-
-    def objective(
-        rewards_S: torch.Tensor, batch: FlatBatch | None, extras: Extras
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        weight_Q = extras["weight_Q"]
-        chosen_Q, rejected_Q = rewards_S[extras["better_Q"]], rewards_S[extras["worse_Q"]]
-        if config.ranking == "plackett_luce":
-            ranked_G_K = extras["ranked_G_K"]
-            loss = extras["weight"] * plackett_luce(rewards_S[extras["order_G_K"]], ranked_G_K).sum()
-        else:
-            loss = (weight_Q * bradley_terry(chosen_Q, rejected_Q, extras["margin_Q"])).sum()
-        if centre:
-            loss = loss + centre * (weight_Q * centering(chosen_Q, rejected_Q)).sum()
-        with torch.no_grad():
-            rewards_R, real_R = rewards_S[extras["row_R"]], extras["row_weight_R"] > 0
-            report = {
-                "accuracy": (weight_Q * (chosen_Q > rejected_Q)).sum(),
-                "margin": (weight_Q * (chosen_Q - rejected_Q)).sum(),
-                "mean_reward": (extras["row_weight_R"] * rewards_R).sum(),
-                LEAST: torch.where(real_R, rewards_R, torch.inf).min(),
-                MOST: torch.where(real_R, rewards_R, -torch.inf).max(),
-            }  # fmt: skip
-        return loss, report
-
-    return objective
+    weight_Q, centre = extras["weight_Q"], config.center_rewards_coefficient
+    chosen_Q, rejected_Q = rewards_S[extras["better_Q"]], rewards_S[extras["worse_Q"]]
+    if config.ranking == "plackett_luce":
+        loss = extras["weight"] * plackett_luce(rewards_S[extras["order_G_K"]], extras["ranked_G_K"]).sum()
+    else:
+        loss = (weight_Q * bradley_terry(chosen_Q, rejected_Q, extras["margin_Q"])).sum()
+    if centre:
+        loss = loss + centre * (weight_Q * centering(chosen_Q, rejected_Q)).sum()
+    with torch.no_grad():
+        rewards_R, real_R = rewards_S[extras["row_R"]], extras["row_weight_R"] > 0
+        report = {
+            "accuracy": (weight_Q * (chosen_Q > rejected_Q)).sum(),
+            "margin": (weight_Q * (chosen_Q - rejected_Q)).sum(),
+            "mean_reward": (extras["row_weight_R"] * rewards_R).sum(),
+            LEAST: torch.where(real_R, rewards_R, torch.inf).min(),
+            MOST: torch.where(real_R, rewards_R, -torch.inf).max(),
+        }  # fmt: skip
+    return loss, report
 
 
 def joined(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:

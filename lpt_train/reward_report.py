@@ -1,5 +1,7 @@
-"""What a finished reward model is worth on held-out pairs: accuracy, calibration, bias; numbers in `reward.json`, a page
-with the reliability diagram in `reward.html`, both in the folder of the run."""
+"""What a finished reward model is worth on held-out pairs: accuracy, calibration, bias.
+
+The numbers are in `reward.json`, a page with the reliability diagram in `reward.html`, both in the folder of the run.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,13 @@ import numpy as np
 
 from lpt_train.admitted import AdmittedSplit
 from lpt_train.calibration import calibration
-from lpt_train.charts import Curve, drawing, table, write_page
 from lpt_train.config_reward import RewardConfig
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.rankings import Rankings
 from lpt_train.reward_batch import rewards_of
 from lpt_train.reward_bias import length_bias, position_bias
+from lpt_train.reward_pages import write_reliability_page
 from manifests.files import write_atomic
-from manifests.html import el
 from manifests.intervals import wilson
 
 NO_SPLIT = "there is no evaluation split (--eval)"
@@ -55,7 +56,7 @@ def reward_report(
         },
     }  # fmt: skip
     write_atomic(out / "reward.json", json.dumps(body, indent=1).encode() + b"\n")
-    write_reliability_page(out / "reward.html", body, config)
+    write_reliability_page(out / "reward.html", body, config.model)
     return {name: value for name, value in body.items() if name != "calibration"} | {
         "calibration": {k: v for k, v in body["calibration"].items() if not k.endswith("bins")},
         "files": ["reward.json", "reward.html"],
@@ -74,41 +75,11 @@ def measures(rewards_P_2: np.ndarray, lengths_P_2: np.ndarray, fold_P: np.ndarra
     }  # fmt: skip
 
 
-def write_reliability_page(path: Path, body: dict[str, Any], config: RewardConfig) -> None:
-    """Write the page of a report: the diagram and every number."""
-    told = body["calibration"]
-    curves = [
-        Curve(name, [b["confidence"] for b in told[key]], [b["accuracy"] for b in told[key]],
-              [b["accuracy_low"] for b in told[key]], [b["accuracy_high"] for b in told[key]], line=False)
-        for name, key in (("bins of equal width", "bins"), ("bins of equal numbers", "equal_mass_bins"))
-    ]  # fmt: skip
-    low = min(0.5, *(b["accuracy_low"] for b in told["bins"] + told["equal_mass_bins"]))
-    drawn = drawing(
-        curves, x=(0.5, 1.0), y=(low, 1.0), ideal=True,
-        said="share of pairs in the right order by the confidence of the model",
-    )  # fmt: skip
-    temperature, held = told["temperature"], told["temperature"]["held_out"] or {}
-    names = ("ece_equal_width", "ece_equal_mass", "brier", "log_loss")
-    scores = [(name, told[name], held.get(name)) for name in names]
-    rows = [(b["low"], b["high"], b["n"], b["confidence"], b["accuracy"]) for b in told["bins"]]
-    why = temperature["why_not"] or temperature["held_out_why_not"]
-    facts = [("accuracy", body["accuracy"]), ("pairs", body["pairs"]), ("mean margin", body["mean_margin"])]
-    facts += [(f"length: {name}", value) for name, value in body["length"].items()]
-    facts += [(f"position: {name}", value) for name, value in body["position"].items()]
-    write_page(
-        path, "Reliability of a reward model",
-        el("p", f"{config.model} after training, on {body['split']}: {body['pairs']:,} pairs."),
-        el("p", "Across: the chance s(|margin|) that the model gives to the side it prefers. Up: how often it is right."),
-        drawn, table(["from", "to", "pairs", "claimed", "right"], rows),
-        el("p", f"Best temperature: {temperature['value']}. {why}".strip()),
-        table(["score", "as it is", "after a temperature fitted on other pairs"], scores),
-        table(["measure", "value"], facts),
-    )  # fmt: skip
-
-
 def _pairs(held_out: Rankings) -> tuple[np.ndarray, list[int]]:
     """Places of the (better, worse) rows of all pairs, int [pairs, 2], and the numbers of their records."""
-    places, records, start = [], [], 0
+    places: list[tuple[int, int]] = []
+    records: list[int] = []
+    start = 0
     for ranking in held_out.rankings:
         places += [(start + better, start + worse) for better, worse in ranking.pairs]
         records += ranking.records

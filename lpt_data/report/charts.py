@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lpt_data.report import words
-from manifests.html import Html, el, join
 from lpt_data.report.parts import Column, swatch, table
 from lpt_data.report.story import Flow, Histogram
+from manifests.html import Html, el, join
 
 WIDE = 1000  # units across
 FILES = 4  # sources that are named

@@ -1,4 +1,4 @@
-"""Calibration: bins by hand, laws of the scores, and a planted temperature found again on pairs it was not fitted to."""
+"""Calibration: bins by hand, laws of the scores, a planted temperature found on pairs it was not fitted to."""
 
 from __future__ import annotations
 
