@@ -10,8 +10,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from lpt_train.config import Lora, Optim
-from lpt_train.models import Placement, load_model, load_reward_model
-from lpt_train.reward_head import TASK
+from lpt_train.models import Placement, load_model
 from manifests.errors import UsageError
 
 
@@ -20,22 +19,9 @@ def load_for_training(model: str, lora: Lora, place: Placement) -> torch.nn.Modu
 
     The adapter's first values come from torch's global generator: seed it first.
     """
-    loaded = load_model(model, dtype=_kept_in(lora, place), device=place.device)
-    return _to_train(loaded, lora, "CAUSAL_LM")
-
-
-def load_reward_for_training(model: str, lora: Lora, place: Placement, seed: int) -> torch.nn.Module:
-    """`load_for_training` of a reward model, or of a language model under a head drawn by `seed`; the head trains."""
-    loaded = load_reward_model(model, dtype=_kept_in(lora, place), device=place.device, seed=seed)
-    return _to_train(loaded, lora, TASK)
-
-
-def _kept_in(lora: Lora, place: Placement) -> torch.dtype:
-    return place.dtype if lora.use_peft else torch.float32
-
-
-def _to_train(loaded: torch.nn.Module, lora: Lora, task: str) -> torch.nn.Module:
-    return (attach(loaded, lora, task) if lora.use_peft else loaded.requires_grad_(True)).train()
+    loaded = load_model(model, dtype=place.dtype if lora.use_peft else torch.float32, device=place.device)
+    trained = attach(loaded, lora) if lora.use_peft else loaded.requires_grad_(True)
+    return trained.train()
 
 
 def attach(model: torch.nn.Module, lora: Lora, task: str = "CAUSAL_LM") -> PeftModel:

@@ -2,7 +2,7 @@
 
 Best-of-n takes, of n completions of a prompt, the one with the largest proxy reward. From N >= n scored completions of
 a prompt the mean over all C(N, n) draws without replacement is known exactly: the completion at place i of the
-ascending proxy order is the best of C(i-1, n-1) of them (Stiennon et al. 2020, appendix G.1; Nakano et al. 2021, appendix I),
+ascending proxy order is the best of C(i-1, n-1) of them (Nakano et al. 2021, appendix I),
 
     E[gold of the best of n] = sum_i C(i-1, n-1) / C(N, n) * gold_(i)
 
@@ -92,7 +92,7 @@ def curve(scored: Sequence[Scored], ns: Sequence[int] | None = None) -> OverOpti
     if len(kept) < 2 or wanted[-1] < 2:
         raise BadInputError(
             "the curve needs two prompts with two scored completions or more",
-            seen=f"{len(kept)} of {len(groups)} prompts have {max(wanted[-1], 2)}; {unscored} completions have no score",
+            seen=f"{len(kept)} of {len(groups)} prompts have {max(wanted[-1], 2)}; {unscored} completions are unscored",
             next="sample more completions a prompt, or give a smaller --n",
         )  # fmt: skip
     proxies, golds = [], []

@@ -18,20 +18,13 @@ from typing import Any, cast
 
 import torch
 from peft import PeftModel
-from safetensors import safe_open
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from lpt_train.checkpoint_folders import latest
 from lpt_train.disk import WRITE_ERRORS, cannot_save
-from lpt_train.reward_head import has_reward_head, with_reward_head
+from lpt_train.reward_head import has_reward_head
 from lpt_train.tiny import make_tiny
 from manifests.errors import BadInputError, RefusedError, UsageError
 from manifests.files import make_folder
@@ -105,9 +98,7 @@ def _make_tiny_whole(target: Path, seed: int) -> None:
 def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
     """The fast tokenizer of a folder, hub name or .gguf file. Raises `BadInputError` when there is none."""
     own = (Path(model) / "tokenizer_config.json").is_file()
-    if not own and (base := adapter_base(model)):
-        return load_tokenizer(base)
-    source, options = (model, {}) if own else _source(model)
+    source, options = (model, {}) if own else _source(adapter_base(model) or model)
     with _three_parts(model, "tokenizer"):
         tokenizer = _declared_generic(Path(source)) or AutoTokenizer.from_pretrained(
             source, trust_remote_code=False, **options
@@ -125,9 +116,8 @@ def load_model(
 ) -> torch.nn.Module:
     """The causal language model with parameters kept in `dtype`, in evaluation mode.
 
-    A folder with an adapter is its base, which may be another such folder, with the adapter merged, in float32, before
-    the cast to `dtype`. Raises `BadInputError` for pickled, remote-code, missing or non-finite weights, and for a
-    reward model, whose vocabulary head is not there any more.
+    A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`.
+    Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
     """
     if has_reward_head(model):
         raise BadInputError(
@@ -135,74 +125,16 @@ def load_model(
             next="give the language model it was trained from; lpt reward score uses it",
         )  # fmt: skip
     base = adapter_base(model)
-    loaded = _merged(load_model(base), model).to(dtype) if base else _whole(AutoModelForCausalLM, model, dtype)
-    return _finite(loaded, model, device)
-
-
-def load_reward_model(
-    model: str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", seed: int | None = None
-) -> torch.nn.Module:
-    """The reward model of a folder or hub name, its decoder in `dtype` and its head in float32, in evaluation mode.
-
-    With a `seed` a language model is taken as well, under a head drawn by it. Raises `BadInputError` as `load_model`
-    does, and for a folder whose head is missing or gives more than one number.
-    """
-    if not has_reward_head(model):
-        if seed is None:
-            raise BadInputError(
-                "this is no reward model", seen=model, next="give the folder of a run of lpt train reward"
-            )
-        return with_reward_head(load_model(model, dtype=dtype, device=device), seed).eval()
-    base = adapter_base(model)
-    if base:
-        below = load_reward_model(base, seed=0)  # the head of the adapter takes the place of the one drawn here
-        _require_stored_head(model)
-        loaded = _merged(below, model)
-    else:
-        loaded = _whole(AutoModelForSequenceClassification, model, torch.float32)
-    if loaded.config.num_labels != 1:
-        raise BadInputError(
-            "a reward model gives one number", seen=f"{model} gives {loaded.config.num_labels}",
-            next="use a sequence classification model of one label",
-        )  # fmt: skip
-    head = loaded.score
-    loaded.score = None
-    loaded = loaded.to(dtype)
-    loaded.score = head.float()
-    return _finite(loaded, model, device)
-
-
-def _whole(kind: Any, model: str, dtype: torch.dtype) -> Any:
-    """The weights of a folder, .gguf file or hub name that stands alone. A reward head must be among them."""
-    source, options = _source(model)
+    source, options = _source(base or model)
     _refuse_pickles(model, Path(source))
+    if base:
+        _refuse_pickles(model, Path(model))
     with _three_parts(model, "model"):
-        loaded, read = kind.from_pretrained(
-            source, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **options
+        loaded = AutoModelForCausalLM.from_pretrained(
+            source, dtype=torch.float32 if base else dtype, use_safetensors=True, trust_remote_code=False, **options
         )
-    if any("score" in name for name in read["missing_keys"]):
-        raise BadInputError("the folder has no reward head", seen=model, next="copy it again from where it was made")
-    return loaded
-
-
-def _merged(below: torch.nn.Module, model: str) -> Any:
-    """`below`, in float32, with the adapter of the folder `model` in its weights."""
-    _refuse_pickles(model, Path(model))
-    with _three_parts(model, "model"):
-        merged: Any = PeftModel.from_pretrained(below, model).merge_and_unload(safe_merge=True)
-    merged.name_or_path = model  # an adapter that is trained on this one names it, and not what is below it
-    return merged
-
-
-def _require_stored_head(model: str) -> None:
-    """Raise `BadInputError` unless the adapter holds the head: peft would leave the one that is there."""
-    with _three_parts(model, "model"), safe_open(Path(model) / "adapter_model.safetensors", "pt") as file:
-        names = list(file.keys())
-    if not any(name.endswith("score.weight") for name in names):
-        raise BadInputError("the adapter has no reward head", seen=model, next="copy it again from where it was made")
-
-
-def _finite(loaded: Any, model: str, device: torch.device | str) -> torch.nn.Module:
+        if base:
+            loaded = PeftModel.from_pretrained(loaded, model).merge_and_unload(safe_merge=True).to(dtype)
     torch.nn.Module.to(loaded, device)
     for name, parameter in loaded.named_parameters():
         if not bool(torch.isfinite(parameter).all()):

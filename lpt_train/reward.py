@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from lpt_train.adapters import adamw, load_reward_for_training
+from lpt_train.adapters import adamw
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config_reward import RewardConfig
 from lpt_train.data_order import shuffled
@@ -27,6 +27,7 @@ from lpt_train.rankings import Rankings, render_rankings
 from lpt_train.render import Renderer
 from lpt_train.reward_batch import Bounds, inputs, joined, ranking_loss, reward_micro_batch, rewards_of, rows_of
 from lpt_train.reward_head import padding_for
+from lpt_train.reward_model import load_reward_for_training
 from lpt_train.reward_report import NO_SPLIT, reward_report
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.steps import batched, completions_id, dropped_notes

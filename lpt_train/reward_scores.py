@@ -16,7 +16,6 @@ from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import (
     check_vocabulary,
     load_model,
-    load_reward_model,
     load_tokenizer,
     model_digest,
     pad_id,
@@ -27,6 +26,7 @@ from lpt_train.packing import Row, fit
 from lpt_train.render import Renderer
 from lpt_train.reward_batch import rewards_of
 from lpt_train.reward_head import last_token_rewards
+from lpt_train.reward_model import load_reward_model
 from lpt_train.rewards import parse_rewards
 from lpt_train.rewards.pool import RewardPool
 from lpt_train.rollouts import completion_texts

@@ -157,26 +157,6 @@ def test_an_adapter_folder_is_its_base_with_the_adapter_merged(tiny, tmp_path):
     assert model_digest(tmp_path / "adapter") != model_digest(tiny)
 
 
-def test_an_adapter_on_an_adapter_keeps_both(tiny, tmp_path):
-    below = str(tiny)
-    for number, name in enumerate(("first", "second")):
-        trained = attach(load_model(below), Lora(lora_r=4))
-        torch.manual_seed(number)
-        with torch.no_grad():
-            for parameter in trained.parameters():
-                if parameter.requires_grad:
-                    parameter.normal_(0, 0.1)
-        trained.save_pretrained(tmp_path / name, save_embedding_layers=False)
-        assert adapter_base(str(tmp_path / name)) == below
-        below = str(tmp_path / name)
-    ids = torch.tensor([[1, 2, 3, 4]])
-    with torch.no_grad():
-        expected = trained.eval()(ids).logits
-        torch.testing.assert_close(load_model(below)(ids).logits, expected, atol=1e-5, rtol=0)
-    assert load_tokenizer(below).eos_token == STOP
-    assert model_digest(below) != model_digest(tmp_path / "first")
-
-
 def test_an_adapter_finds_the_tiny_model_of_its_run_where_the_run_is_now(tmp_path, monkeypatch):
     made = make_tiny(tmp_path / "run" / "tiny", hidden=32, layers=1, heads=2)
     monkeypatch.chdir(tmp_path)
