@@ -28,7 +28,7 @@ from lpt_train.render import Renderer
 from lpt_train.reward_batch import Bounds, inputs, joined, ranking_loss, reward_micro_batch, rewards_of, rows_of
 from lpt_train.reward_head import padding_for
 from lpt_train.reward_model import load_reward_for_training
-from lpt_train.reward_report import NO_SPLIT, reward_report
+from lpt_train.reward_report import NO_SPLIT, STOPPED, reward_report
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.steps import batched, completions_id, dropped_notes
 from lpt_train.updates import Updates
@@ -105,7 +105,8 @@ def train(
 
             tokens = sum(ranking.tokens for ranking in taken)
             updates.end(step, metrics | {"epoch": order.epoch(step + 1), "tokens": tokens}, tokens=tokens)
-        looked_at = reward_report(run_micro_batch, held_out, eval_split, config, out)
+        whole = updates.done == updates.total
+        looked_at = reward_report(run_micro_batch, held_out, eval_split, config, out) if whole else STOPPED
     read = {**rendered.to_json(), "epoch_order_sha256": order.to_json()["epoch_order_sha256"]}
     return updates.finish(extra={"data": read, "execution": run_micro_batch.way, "reward_model": looked_at})
 

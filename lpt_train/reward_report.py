@@ -24,6 +24,7 @@ from manifests.files import write_atomic
 from manifests.intervals import wilson
 
 NO_SPLIT = "there is no evaluation split (--eval)"
+STOPPED = {"status": "skipped", "reason": "the run was stopped before its last step"}
 
 
 def reward_report(
