@@ -29,6 +29,8 @@ CURVE_EXAMPLES = examples(
     "lpt reward curve scored.jsonl --proxy rm_small --gold rm_large --prompt-id id --n 1,2,4,8,16 --json",
 )
 
+EXPORT_EXAMPLES = examples("lpt reward export --model runs/rm --out rm")
+
 RewardModelFolder = Annotated[
     str, typer.Option("--model", help="Reward model: a run of lpt train reward, a folder, a hub name.")
 ]
@@ -163,6 +165,24 @@ def curve(
     for what, count in found.left_out.items():
         if count:
             say(f"{count:,} {what.replace('_', ' ')} left out", style="yellow")
+
+
+@app.command("export", epilog=EXPORT_EXAMPLES)
+def export(
+    model: RewardModelFolder,
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; must not exist.")],
+    json: Json = False,
+) -> None:
+    """Write a reward model as one folder for transformers and TRL: merged, with its head and padding, read back."""
+    from lpt_train.reward_export import export_reward
+
+    told = export_reward(model, out)
+    if json:
+        as_json(told)
+        return
+    say(f"{told['path']}: read back by transformers, largest difference {told['largest_difference']:.2g}")
+    if told["tainted"]:
+        say("marked: its data was not admitted, or it is a control", style="yellow")
 
 
 def sizes(text: str) -> list[int]:

@@ -138,6 +138,14 @@ def reward_micro_batch(
     )  # fmt: skip
 
 
+def scoring_batch(model: torch.nn.Module, place: Placement, longest: int, padding: int) -> MicroBatch:
+    """What runs rows of up to `longest` tokens through a reward model that does not train."""
+    return MicroBatch(
+        model, place, objective_of(RewardConfig()), execution="auto" if place.device.type == "cpu" else "eager",
+        longest=longest, most_tokens=longest, most_rows=1, pad_id=padding, head=last_token_rewards,
+    )  # fmt: skip
+
+
 @torch.no_grad()
 def rewards_of(run_micro_batch: MicroBatch, rows: Sequence[Row], size: int) -> torch.Tensor:
     """The reward of each row, float32 [rows] on the CPU, `size` rows at a time, without dropout."""

@@ -12,7 +12,6 @@ import torch
 
 from lpt_train.admitted import AdmittedSplit, check_contract
 from lpt_train.evaluate import choose
-from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import (
     check_vocabulary,
     load_model,
@@ -24,8 +23,7 @@ from lpt_train.models import (
 )
 from lpt_train.packing import Row, fit
 from lpt_train.render import Renderer
-from lpt_train.reward_batch import rewards_of
-from lpt_train.reward_head import last_token_rewards
+from lpt_train.reward_batch import rewards_of, scoring_batch
 from lpt_train.reward_model import load_reward_model
 from lpt_train.rewards import parse_rewards
 from lpt_train.rewards.pool import RewardPool
@@ -54,11 +52,7 @@ class RewardModel:
         loaded = load_reward_model(source, dtype=place.dtype, device=place.device)
         check_vocabulary(loaded, self.renderer.tokenizer)
         self.digest = model_digest(source)
-        self._run = MicroBatch(
-            loaded, place, _no_objective, execution="auto" if place.device.type == "cpu" else "eager",
-            longest=max_length, most_tokens=max_length, most_rows=batch_size, head=last_token_rewards,
-            pad_id=pad_id(self.renderer.tokenizer),
-        )  # fmt: skip
+        self._run = scoring_batch(loaded, place, max_length, pad_id(self.renderer.tokenizer))
 
     def score(self, conversations: Sequence[Messages]) -> list[tuple[float | None, str]]:
         """The reward of each conversation, which ends with a reply; None with the reason where there is none."""
@@ -139,7 +133,3 @@ def sample_and_score(
     for row, (value, why), gold in zip(rows, proxies, golds, strict=True):
         row |= {"reward": value, "gold": gold.total, "not_scored": why or gold.reason or None}
     return rows
-
-
-def _no_objective(*_: Any) -> Any:
-    raise AssertionError("a model that scores is not trained")

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from lpt_train.adapters import attach
+from lpt_train.checkpoint import read_provenance
 from lpt_train.config import Lora
 from lpt_train.flat import Shape, flatten
 from lpt_train.heads import causal_model, decoder
@@ -21,10 +22,11 @@ from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import load_model, placement
 from lpt_train.packing import Row
 from lpt_train.reward_batch import rewards_of
+from lpt_train.reward_export import export_reward
 from lpt_train.reward_head import has_reward_head, last_token_rewards, padding_for
 from lpt_train.reward_model import load_reward_for_training, load_reward_model
 from lpt_train.tiny import PAD, START, STOP, byte_tokenizer
-from manifests.errors import BadInputError
+from manifests.errors import BadInputError, UsageError
 
 
 def rows(*lengths: int, seed: int = 0) -> list[Row]:
@@ -198,3 +200,26 @@ def test_pickles_and_numbers_that_are_none_are_refused(tiny, tmp_path):
 def test_a_conversation_and_its_row_are_the_same_tokens(renderer):
     whole = renderer.encode([*asked("hi"), *said("ho")]).ids
     assert renderer.tokenizer.decode(whole[-1:]) == "\n"  # of the template; the reward is read there, as TRL reads it
+
+
+def test_an_exported_folder_is_whole_and_read_back(tiny, tmp_path):
+    model = load_reward_for_training(str(tiny), Lora(lora_r=4), placement("cpu"), seed=5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) / 30)
+    model.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    (tmp_path / "adapter" / "lpt.json").write_text('{"tainted": true, "run_id": "r"}')
+    told = export_reward(str(tmp_path / "adapter"), tmp_path / "whole")
+    assert told["largest_difference"] < 1e-5
+    assert told["padding"] == PAD
+    assert told["tainted"]
+    assert read_provenance(tmp_path / "whole")["run_id"] == "r"  # the mark goes along
+    several = rows(4, 9)
+    ours = rewards_of(ready(model.eval()), several, 2).tolist()
+    assert rewards_of(ready(load_reward_model(str(tmp_path / "whole"))), several, 2).tolist() == pytest.approx(
+        ours, abs=1e-5
+    )
+    with pytest.raises(UsageError, match="there already"):
+        export_reward(str(tmp_path / "adapter"), tmp_path / "whole")
+    assert not list(tmp_path.glob(".tmp*"))

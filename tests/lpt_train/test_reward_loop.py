@@ -10,6 +10,7 @@ import signal
 from html.parser import HTMLParser
 
 import pytest
+import torch
 from reward_cases import planted, ranked, run
 from train_cases import admit_by_hand, chats, write_jsonl
 
