@@ -103,10 +103,10 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
         DATA | {"columns", "scored", "unscored", "mean", "sd"},
     ),
     "reward sample": (
-        "--admitted sums:test --policy runs/sft --model runs/rm --n 2 --prompts 2 --max-tokens 2 --out completions.jsonl",
+        "--admitted sums:test --policy runs/sft --model runs/rm --n 2 --prompts 2 --max-tokens 2 --out drawn.jsonl",
         {"completions", "prompts_sampled", "not_scored", "split", "sha256", "object"},
     ),
-    "reward curve": ("completions.jsonl --out curve.html", {"points", "peak", "loss", "over_optimised", "left_out"}),
+    "reward curve": ("drawn.jsonl --out curve.html", {"points", "peak", "loss", "over_optimised", "left_out"}),
     "reward export": ("--model runs/rm --out rm", {"path", "digest", "padding", "largest_difference", "tainted"}),
     "why": ("problems.jsonl:1", set()),
     "catalog rebuild": ("", {"catalog", "objects", "head"}),

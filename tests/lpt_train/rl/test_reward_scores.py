@@ -13,7 +13,7 @@ from lpt_train.reward_model import load_reward_model
 from lpt_train.reward_scores import RewardModel, sample_and_score
 from lpt_train.samples import record, write
 from manifests.catalog import Catalog
-from manifests.errors import BadInputError, UsageError
+from manifests.errors import UsageError
 
 SMALL = {"samples": 4, "prompts": 3, "max_completion_length": 5, "seed": 2}
 
@@ -77,9 +77,6 @@ def test_one_sample_or_no_temperature_is_no_choice(tiny, split, reward_folder):
 def test_a_gold_that_cannot_be_had_is_none(tiny, reward_folder, tmp_path):
     split = split_of(tmp_path / "odd.jsonl", [problem(1, 2), problem(3, 4), {**problem(5, 6), "answer": "no answer"}])
     proxy = RewardModel(str(reward_folder))
-    try:
-        rows = sample_and_score(str(tiny), split, proxy, **{**SMALL, "prompts": None})
-    except BadInputError as error:  # canaries of the pool may refuse such an answer from the start
-        assert "answer" in str(error).lower() or "scored" in str(error).lower()
-        return
+    rows = sample_and_score(str(tiny), split, proxy, **{**SMALL, "prompts": None})
     assert {row["gold"] for row in rows if row["prompt_id"] == split.record_ids[2]} == {None}
+    assert {row["gold"] for row in rows if row["prompt_id"] == split.record_ids[0]} <= {0.0, 1.0}
