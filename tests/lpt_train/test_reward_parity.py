@@ -25,7 +25,7 @@ from lpt_train.reward_batch import Bounds, inputs, reward_micro_batch, rows_of
 from lpt_train.reward_model import load_reward_model
 
 STEPS = 100
-COMMON = {"learning_rate": 1e-3, "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "weight_decay": 0.0, "seed": 3}
+COMMON = {"learning_rate": 5e-4, "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "weight_decay": 0.0, "seed": 3}
 
 
 class Ordered(RewardTrainer):
