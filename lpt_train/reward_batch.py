@@ -7,8 +7,9 @@ must repeat, so every tensor is filled up to a bound with entries of weight 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from lpt_train.config_reward import RewardConfig
@@ -48,8 +49,11 @@ class Bounds:
 
 
 def rows_of(rankings: Sequence[Ranking]) -> list[Row]:
-    """The rows of rankings, one after the other."""
-    return [row for ranking in rankings for row in ranking.rows]
+    """The rows of rankings, one after the other, as they go through the model.
+
+    No token is a target: the number of targets would be one more shape that a recording on a GPU is bound to.
+    """
+    return [replace(row, loss_mask=np.zeros_like(row.loss_mask)) for ranking in rankings for row in ranking.rows]
 
 
 def inputs(rankings: Sequence[Ranking], bounds: Bounds, weight: float) -> dict[str, torch.Tensor]:
