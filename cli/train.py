@@ -46,6 +46,14 @@ Resume = Annotated[
         "lr_scheduler_type is constant.",
     ),
 ]
+Engine = Annotated[
+    Literal["lean", "trl"],
+    typer.Option(
+        "--engine",
+        help="lean: the loops of lpt. trl: TRL's trainer over the same rows, masks and options; sft, dpo, kto; what it "
+        "has no option for is refused.",
+    ),
+]
 EvalSplit = Annotated[
     str | None,
     typer.Option(
@@ -61,6 +69,7 @@ SFT_EXAMPLES = examples(
     "lpt train sft --admitted chats:train --model tiny --out runs/tiny --set max_steps=20",
     "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4 "
     "--resume",
+    "lpt train sft --admitted chats:train --model ./model --out runs/trl --engine trl",
 )
 KTO_EXAMPLES = examples(
     "lpt train kto --admitted pairs:train --model runs/sft --out runs/kto",
@@ -87,6 +96,7 @@ def sft(
     eval_split: EvalSplit = None,
     config: ConfigFile = None,
     set_: Set = None,
+    engine: Engine = "lean",
     resume: Resume = False,
     catalog: CatalogDir = None,
     json: Json = False,
@@ -97,7 +107,7 @@ def sft(
     made = from_mapping(SFTConfig, settings(set_, config) | {"model": model})
     from lpt_train.sft import train
 
-    _run(train, made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(_by(engine, train), made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 def _preference(algorithm: str, summary: str) -> None:
@@ -120,6 +130,7 @@ def _preference(algorithm: str, summary: str) -> None:
         loss: str = losses[0],
         config: ConfigFile = None,
         set_: Set = None,
+        engine: Engine = "lean",
         resume: Resume = False,
         catalog: CatalogDir = None,
         json: Json = False,
@@ -131,7 +142,7 @@ def _preference(algorithm: str, summary: str) -> None:
         made = from_mapping(PreferenceConfig, settings(set_, config) | {"model": model, "loss_type": loss})
         from lpt_train.preference import train
 
-        _run(train, made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+        _run(_by(engine, train), made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
     command.__annotations__["loss"] = Annotated[str, typer.Option("--loss", help=loss_help)]
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
@@ -152,6 +163,7 @@ def kto(
     unadmitted: Unadmitted = None,
     config: ConfigFile = None,
     set_: Set = None,
+    engine: Engine = "lean",
     resume: Resume = False,
     catalog: CatalogDir = None,
     json: Json = False,
@@ -163,7 +175,7 @@ def kto(
     made = from_mapping(KTOConfig, settings(set_, config) | {"model": model})
     from lpt_train.kto import train
 
-    _run(train, made, "preference", admitted, unadmitted, None, out, resume, catalog, json)
+    _run(_by(engine, train), made, "preference", admitted, unadmitted, None, out, resume, catalog, json)
 
 
 @app.command("reward", epilog=REWARD_EXAMPLES)
@@ -236,6 +248,15 @@ def show_settings(
     table(["setting", "default", ""], described(config), to_stdout=True)
 
 
+def _by(engine: str, train: Callable[..., Any]) -> Callable[..., Any]:
+    """What trains: a loop of ours, or TRL over the same split and options."""
+    if engine == "lean":
+        return train
+    from lpt_train.engines import trl
+
+    return trl.train
+
+
 def _run(
     train: Callable[..., Any],
     config: Any,
@@ -276,7 +297,9 @@ def exit_code(body: dict[str, Any]) -> int:
         return 0
     if body["status"] != "stopped":
         return 1
-    say(f"stopped after step {body['steps']:,}; go on with --resume", style="yellow")
+    trl = (body.get("engine") or {}).get("name") == "trl"  # which writes nothing to resume from
+    how = "start a new run with --model set to this one" if trl else "go on with --resume"
+    say(f"stopped after step {body['steps']:,}; {how}", style="yellow")
     return STOPPED.get(body["stopped_by"], 1)
 
 
@@ -320,6 +343,10 @@ class StepLine:
 
     def __init__(self) -> None:
         self._live: Any = None
+
+    def begin(self, line: str) -> None:
+        """What trains, said once before the first step."""
+        say(line)
 
     def __call__(self, step: int, total: int, metrics: dict[str, float]) -> None:
         """Show one step; on a terminal the line is redrawn, elsewhere it is one line a call."""

@@ -33,7 +33,10 @@ from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import Restored, checkpoint_sha256, load_checkpoint, read_provenance
 from lpt_train.checkpoint_folders import latest, recover
 from lpt_train.config import to_mapping
+from lpt_train.memory import Fitted, measured_peak
+from lpt_train.models import placement
 from lpt_train.proof import Proof
+from lpt_train.quantised import quantisation_record
 from lpt_train.resume import check_resume
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
@@ -42,9 +45,11 @@ from manifests.files import cannot_write, exclusive_lock, make_folder, write_ato
 from manifests.rollouts import into_catalog
 
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
+# One that has `begin(line)` is told before the first step what trains.
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
-_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
+_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
+_PACKAGES = ("torch", "transformers", "peft", "trl", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ class Run:
         self._written = -math.inf  # when the record was written last
         self._earlier_seconds = float(body.get("seconds") or 0.0)
         self.notes: list[str] = []
+        self.memory: Fitted | None = None  # what the steps were predicted to take
         self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
         self._stopped_by: str | None = None
         self._lock = contextlib.ExitStack()
@@ -99,11 +105,13 @@ class Run:
         seed: int = 0,
         catalog: Catalog | None = None,
         resume: bool = False,
+        engine: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run in `out`, or go on with the one there when `resume`.
 
         `model_info` is `{name, digest}` with the path the weights came from as `name`; `tokenizer` `{fingerprint,
-        template_sha256}`. A folder that holds a run already is refused with `UsageError` unless `resume`.
+        template_sha256}`; `engine` `{name, version, …}` of what does the updates, by default the loops of this package.
+        A folder that holds a run already is refused with `UsageError` unless `resume`.
         """
         out = Path(out)
         record = out / "run.json"
@@ -121,7 +129,9 @@ class Run:
             "config": to_mapping(config), "manifest": split.manifest_id, "split": split.ref,
             "content_root": split.content_root, "verified": split.verified,
             "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "verdict": split.verdict,
-            "model": {**model_info, "made_from": made_from}, "tokenizer": dict(tokenizer),
+            "model": {**model_info, "made_from": made_from, "quantisation": _quantisation(config)},
+            "tokenizer": dict(tokenizer),
+            "engine": dict(engine or {"name": "lean", "version": _own_version()}),
             "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
             "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
             "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
@@ -174,7 +184,7 @@ class Run:
             "type": "lpt.provenance/1", "run_id": self.run_id, "algorithm": body["algorithm"],
             "manifest": body["manifest"], "split": body["split"], "content_root": body["content_root"],
             "verified": body["verified"], "tainted": body["tainted"], "tokenizer": body["tokenizer"],
-            "model": {key: body["model"].get(key) for key in ("name", "digest")},
+            "model": {key: body["model"].get(key) for key in ("name", "digest", "quantisation")},
         }  # fmt: skip
 
     def resumed_at(self, step: int) -> None:
@@ -218,10 +228,8 @@ class Run:
                 proved = {"verdict": "not_computed", "reason": str(also)}
             self.finish("failed", steps=self.body["steps"], proof=proved, failures=[f"{type(error).__name__}: {error}"])
             if isinstance(error, torch.OutOfMemoryError):
-                raise LptError(
-                    "the GPU has not enough memory for this batch", seen=str(error).splitlines()[0],
-                    next="halve per_device_train_batch_size and double gradient_accumulation_steps: same update",
-                ) from error  # fmt: skip
+                size, parts = (self.body["config"].get(name, 1) for name in _BATCH)
+                raise (self.memory or Fitted(None, None, None, size, parts)).answer(error) from error
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 raise cannot_write(self.out, error) from error
             raise
@@ -258,6 +266,9 @@ class Run:
             "stopped_by": self._stopped_by if status == "stopped" else None,
             "seconds": round(self._earlier_seconds + time.monotonic() - self._started, 3), **(extra or {}),
         }  # fmt: skip
+        if self.memory is not None:
+            self.body["memory"] = self.memory.to_json(measured_peak())
+            self.notes += self.memory.told(measured_peak() if status != "failed" else None)
         if checkpoint is not None:
             self.body["checkpoint"] = {"path": str(checkpoint), "sha256": checkpoint_sha256(checkpoint)}
         if proof and proof.get("verdict") != "effective":
@@ -375,6 +386,11 @@ def _own_version() -> str:
         return metadata.version("lpt")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _quantisation(config: Any) -> dict[str, Any] | None:
+    dtype = str(placement(config.run.device, config.run.dtype).dtype).removeprefix("torch.")
+    return quantisation_record(to_mapping(config.lora), dtype)
 
 
 def _new_id(algorithm: str, created: str) -> str:
