@@ -177,6 +177,11 @@ class Run:
         self.resumed_at(back.step if back is not None else 0)
         return back
 
+    def mark(self, verdict: str, why: Mapping[str, Any]) -> None:
+        """Mark the run and everything made from it for good: it is a `verdict` (such as a control), and passes no
+        gate."""
+        self.body |= {"tainted": True, "verdict": verdict, verdict: dict(why)}
+
     @property
     def provenance(self) -> dict[str, Any]:
         """What every artifact of this run carries with it, as `lpt.json`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from lpt_data.report import charts, words
 from lpt_data.report.document import document
-from lpt_data.report.html import Child, Html, el, join
+from manifests.html import Child, Html, el, join
 from lpt_data.report.markdown import code, said
 from lpt_data.report.markdown import table as markdown_table
 from lpt_data.report.parts import Cell, Column, command, digest, facts, figures, notes, section, table
