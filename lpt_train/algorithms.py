@@ -13,6 +13,7 @@ from lpt_train.config_grpo import GRPOConfig
 from lpt_train.config_kto import KTOConfig
 from lpt_train.config_preference import ALGORITHMS as LOSSES
 from lpt_train.config_preference import PreferenceConfig
+from lpt_train.config_reward import RewardConfig
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "simpo": _PREFERENCE,
     "cpo": _PREFERENCE,
     "orpo": _PREFERENCE,
-    "kto": Algorithm(KTOConfig, "lpt_train.kto", "preference"),
+    "kto": Algorithm(KTOConfig, "lpt_train.kto", "preference", "eval_loss"),
+    "reward": Algorithm(RewardConfig, "lpt_train.reward", "preference", "eval_accuracy", more=True),
     "grpo": Algorithm(GRPOConfig, "lpt_train.grpo", "rlvr", "eval_accuracy", more=True),
 }
 
