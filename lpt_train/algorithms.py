@@ -18,13 +18,13 @@ from lpt_train.config_reward import RewardConfig
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm. `contract` is what an unadmitted file is read as; `metric` what an evaluation split shows of it
-    (empty: its loop measures on none), and whether `more` of it is better."""
+    """One algorithm. `contract` is what an unadmitted file is read as; `metric` what an evaluation split shows of it,
+    and whether `more` of it is better."""
 
     config: type
     module: str
     contract: str
-    metric: str = ""
+    metric: str
     more: bool = False
 
     @property

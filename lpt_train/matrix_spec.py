@@ -128,8 +128,6 @@ def parse_spec(body: Any, name: str, source: str = "") -> MatrixSpec:
     algorithm = choice(body.get("algorithm"), "algorithm", tuple(ALGORITHMS))
     known = ALGORITHMS[algorithm]
     metric = text_value(body, "metric") or known.metric
-    if not metric:
-        raise wrong("metric", None, f"given: {algorithm} measures on no split of its own; a probe can (probe.accuracy)")
     own = metric == known.metric
     better = choice(body.get("better", ("higher" if known.more else "lower") if own else None), "better",
                     ("lower", "higher"))  # fmt: skip
@@ -137,8 +135,6 @@ def parse_spec(body: Any, name: str, source: str = "") -> MatrixSpec:
     if (admitted is None) == (unadmitted is None):
         raise wrong("admitted", admitted, "given, or unadmitted in its place")
     evaluated = text_value(body, "eval")
-    if evaluated is not None and not known.metric:
-        raise wrong("eval", evaluated, f"left out: {algorithm} measures on no split; probe.admitted can name one")
     if metric.startswith("eval_") and evaluated is None:
         raise wrong("eval", None, f"the split on which {metric} is measured")
     variants, seeds = _variants(body.get("variants")), _seeds(body.get("seeds"))

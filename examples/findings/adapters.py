@@ -1,8 +1,8 @@
 """LoRA, rsLoRA and DoRA with as many trained parameters: loss, time and memory. usage: adapters.py WORK [--model M]
 
-DoRA trains a magnitude for each output besides, so that its rank is lowered until it trains no more parameters than LoRA.
-One matrix of `lpt train matrix`: every cell in a process of its own, so that peaks of memory are each one's own; the
-seeds share order and, where sizes agree, first values.
+DoRA trains a magnitude for each output besides, so that its rank is lowered until it trains no more parameters than
+LoRA. One matrix of `lpt train matrix`: every cell in a process of its own, so that peaks of memory are each one's own;
+the seeds share order and, where sizes agree, first values.
 """
 
 import statistics

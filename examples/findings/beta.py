@@ -1,8 +1,9 @@
-"""DPO with β 0.05, 0.10 and 0.30: the same pairs, order and start; margin and drift follow β. usage: beta.py WORK [--model M]
+"""DPO with β 0.05, 0.10 and 0.30 on the same pairs, order and start. usage: beta.py WORK [--model M]
 
-β is the price of leaving the reference. A larger one buys the same reward with less movement, so that on hidden pairs the
-reward margin (β times the gap of log-ratios) grows with β while everything that measures drift falls: the gap itself, the
-mean |change of log-prob| a token, and the KL of sampled completions to the reference, summed over the vocabulary.
+β is the price of leaving the reference. A larger one buys the same reward with less movement, so that on hidden pairs
+the reward margin (β times the gap of log-ratios) grows with β while everything that measures drift falls: the gap
+itself, the mean |change of log-prob| a token, and the KL of sampled completions to the reference, summed over the
+vocabulary.
 """
 
 from common import finding, measured, rising

@@ -1,7 +1,7 @@
 """DPO on correct labels and on the same pairs with half of the labels flipped. usage: labels.py WORK [--model M]
 
-Labels that are wrong half of the time say nothing: the loss goes down on the pairs that are trained, by heart, and hidden
-pairs are ordered no better than by chance. A training loss alone does not tell the two apart; hidden pairs do.
+Labels that are wrong half of the time say nothing: the loss goes down on the pairs that are trained, by heart, and
+hidden pairs are ordered no better than by chance. A training loss alone does not tell the two apart; hidden pairs do.
 """
 
 from common import finding, measured
@@ -31,7 +31,7 @@ def main() -> None:
         "the same start": correct["start"] == flipped["start"],
         "correct labels order hidden pairs": correct["low"] > 0.9,
         "half-flipped labels order them by chance": abs(flipped["hidden_accuracy"] - 0.5) < 0.25,
-        "the margin of half-flipped labels is a small part": abs(flipped["hidden_margin"]) < correct["hidden_margin"] / 4,
+        "their margin is less than a quarter": abs(flipped["hidden_margin"]) < correct["hidden_margin"] / 4,
     })  # fmt: skip
 
 

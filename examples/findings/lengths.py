@@ -1,9 +1,10 @@
-"""A ladder of lengths, 256 to 2,048 tokens, packed and not: tokens/s, padding, truncation, loss. usage: lengths.py WORK [--model M]
+"""A ladder of lengths, 256 to 2,048 tokens, packed and not. usage: lengths.py WORK [--model M]
 
-Continued pre-training on documents. Each rung spends about as many tokens a step and as many steps. Padding: what a batch
-that is filled up would waste, packed rows up to the length, unpacked ones up to the longest of their batch (lpt itself
-lays rows end to end and wastes none of it on the way through the model). Truncation: rows that are longer than the rung,
-and the share of all tokens that is lost with their ends. The loss is that of the same held-out documents at full length.
+Continued pre-training on documents; each rung spends about as many tokens a step and as many steps. Padding is what a
+batch that is filled up would waste, packed rows up to the length, unpacked ones up to the longest of their batch (lpt
+itself lays rows end to end and wastes none of it on the way through the model). Truncation: rows that are longer than
+the rung, and the share of all tokens that is lost with their ends. The loss is that of the same held-out documents,
+whole up to 2,048 tokens.
 """
 
 import json

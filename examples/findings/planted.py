@@ -12,10 +12,41 @@ import sys
 from pathlib import Path
 
 PAIRS, HIDDEN = 384, 128
-NAMES = "Ada Bo Cleo Dan Eve Finn Gus Hana Ivo Jo Kim Lea Max Nora Otto Pia Quin Rosa Sam Tess".split()
-THINGS = "apples bolts cards drums eggs flags gears hats inks jars kites lamps maps nails oars pens quilts".split()
-PLACES = "harbour market school station library garden workshop bakery theatre museum".split()
-VERBS = "buys finds wins carries sells loses borrows trades".split()
+NAMES = [
+    "Ada",
+    "Bo",
+    "Cleo",
+    "Dan",
+    "Eve",
+    "Finn",
+    "Gus",
+    "Hana",
+    "Ivo",
+    "Jo",
+    "Kim",
+    "Lea",
+    "Max",
+    "Nora",
+    "Otto",
+    "Pia",
+]
+THINGS = [
+    "apples",
+    "bolts",
+    "cards",
+    "drums",
+    "eggs",
+    "flags",
+    "gears",
+    "hats",
+    "inks",
+    "jars",
+    "kites",
+    "lamps",
+    "maps",
+]
+PLACES = ["harbour", "market", "school", "station", "library", "garden", "workshop", "bakery", "theatre", "museum"]
+VERBS = ["buys", "finds", "wins", "carries", "sells", "loses", "borrows", "trades"]
 STEPS = ("First take {a} and {b}.", "Start from {a}, then use {b}.", "The two numbers are {a} and {b}.",
          "We have {a} at first and {b} after that.")  # fmt: skip
 WORKED = (
@@ -90,9 +121,7 @@ def main(work: Path, questions: Path | None) -> None:
     write(work / "hidden.jsonl", hidden)
     for name, part in (("chats", train), ("chats-held", hidden)):
         sides = ("chosen", "rejected")
-        write(
-            work / f"{name}.jsonl", [{"messages": row["prompt"] + row[sides[at % 2]]} for at, row in enumerate(part)]
-        )
+        write(work / f"{name}.jsonl", [{"messages": row["prompt"] + row[sides[at % 2]]} for at, row in enumerate(part)])
 
 
 if __name__ == "__main__":

@@ -361,21 +361,17 @@ def score(completion: str, answer: str) -> float | None:
 
 
 def committed(completion: str) -> str | None:
-    """What the completion marks as its answer, else its last number; numbers by their value, the rest by its text."""
-    said = marked(completion)
-    found = read(said) if said is not None else None
-    if found is None and (value := last_number(completion[-MAX_TAIL:])) is not None:
-        found = Number(value)
-    return None if found is None else _key(found)
+    """What the completion marks as its answer, else its last number."""
+    found = read(said) if (said := marked(completion)) is not None else None
+    value = last_number(completion[-MAX_TAIL:]) if found is None else None
+    return _key(Number(value) if value is not None else found)
 
 
-def _key(answer: Answer) -> str:
-    if isinstance(answer, Number):
-        return f"{answer.value}%" if answer.percent else str(answer.value)
-    if isinstance(answer, str):
-        return answer
-    parts = [_key(part) for part in answer.parts]
-    return answer.brackets + ",".join(sorted(parts) if answer.brackets == "{}" else parts)
+def _key(answer: Answer | None) -> str | None:
+    if isinstance(answer, Parts):
+        parts = [str(_key(part)) for part in answer.parts]
+        return answer.brackets + ",".join(sorted(parts) if answer.brackets == "{}" else parts)
+    return f"{answer.value}{'%' * answer.percent}" if isinstance(answer, Number) else answer
 
 
 def parse_gold(answer: str) -> bool:

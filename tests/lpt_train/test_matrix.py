@@ -139,7 +139,6 @@ def test_what_variants_do_not_share_is_noted():
         ({"gates": {"eval_loss": 3}}, "not a bound"),
         ({"unadmitted": "a.jsonl"}, "admitted"),
         ({"colour": "red"}, "unknown"),
-        ({"algorithm": "kto"}, "metric"),
         ({"algorithm": "dpo", "base": {"loss_type": "simpo"}}, "loss_type"),
     ],
 )
