@@ -174,8 +174,11 @@ def probe(model: Path, asked: Mapping[str, Any], catalog: Catalog) -> dict[str, 
 def largest_batch(algorithm: str, options: Mapping[str, Any], split: AdmittedSplit, asked: LargestBatch) -> int:
     """The largest power of two of rows a micro-batch, up to `asked.most`, that one step of training fits; 0: none.
 
-    Tried by training on the longest rows of the split, within `asked.memory` bytes of the CUDA device.
+    Tried by training on the longest rows of the split, within `asked.memory` bytes of the CUDA device; a run may save
+    memory by its own ladder (`memory: off` in a variant forbids it).
     """
+    if asked.memory is not None:
+        options = {**options, "max_memory_gb": asked.memory / 2**30}
     total = torch.cuda.get_device_properties(0).total_memory
     if asked.memory is not None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, asked.memory / total))
