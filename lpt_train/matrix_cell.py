@@ -178,7 +178,7 @@ def largest_batch(algorithm: str, options: Mapping[str, Any], split: AdmittedSpl
     memory by its own ladder (`memory: off` in a variant forbids it).
     """
     if asked.memory is not None:
-        options = {**options, "max_memory_gb": asked.memory / 2**30}
+        options = {**options, "max_memory_gb": asked.memory / 1e9}
     total = torch.cuda.get_device_properties(0).total_memory
     if asked.memory is not None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, asked.memory / total))
