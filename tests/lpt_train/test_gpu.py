@@ -143,7 +143,8 @@ def test_reward_models_by_recordings(tiny, tmp_path, ranking):
         ).body["metrics"]["loss"]
         for device in ("cpu", "cuda")
     ]
-    assert plain[0] == pytest.approx(plain[1], abs=1e-3)
+    assert plain[0][0] == pytest.approx(plain[1][0], abs=1e-4)
+    assert plain[0][1] == pytest.approx(plain[1][1], abs=2e-2)  # Adam's first steps follow the sign of what is rounded
 
 
 def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):
