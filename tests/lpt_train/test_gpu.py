@@ -145,6 +145,14 @@ def test_a_recording_drops_other_inputs_each_time(tiny):
     assert torch.equal(first, second)
 
 
+def test_dropout_in_layers_that_are_computed_again_runs_compiled(tiny, sft_split, tmp_path):
+    options = {"lora_dropout": 0.2, "gradient_checkpointing": True}
+    result = train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
+    assert result.body["execution"] == "compiled"
+    assert any("lora_dropout" in note for note in result.notes)
+    assert result.body["proof"]["verdict"] == "effective"
+
+
 @pytest.mark.parametrize("options", [{}, {"use_bnb_nested_quant": True, "use_dora": True}], ids=str)
 def test_four_bits_train_resume_and_read_back_as_trained(tiny, sft_split, tmp_path, options):
     pytest.importorskip("bitsandbytes")
