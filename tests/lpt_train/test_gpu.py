@@ -183,4 +183,4 @@ def test_codes_of_the_gpu_are_those_of_the_cpu():
                 weights.to(device), blocksize=64, quant_type="nf4", compress_statistics=nested
             )
             decoded.append(functional.dequantize_4bit(codes, state).cpu())
-        torch.testing.assert_close(*decoded, atol=1e-3, rtol=0)
+        torch.testing.assert_close(*decoded, atol=5e-2 if nested else 1e-5, rtol=0)
