@@ -41,7 +41,7 @@ def quantise(model: torch.nn.Module, lora: Lora, *, dtype: torch.dtype, device: 
     """Put 4-bit layers in the place of the linear ones, on `device`; the rest is kept in `dtype` and moved along.
 
     Raises `UsageError` without bitsandbytes and `RefusedError` for a base that is quantised already or keeps most of
-    its weights elsewhere than in linear layers (experts that share a tensor, convolutions): it would hardly get smaller.
+    its weights elsewhere than in linear layers (experts that share a tensor, convolutions): it would hardly shrink.
     """
     bnb = _bitsandbytes()
     from lpt_train.layer_4bit import Linear4bit

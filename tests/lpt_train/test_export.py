@@ -173,6 +173,18 @@ def test_a_quantised_base_is_decoded_before_merging(tiny, sft_split, tmp_path):
     assert any("codes" in note for note in made.notes)
     alone = export(str(run), tmp_path / "alone")
     assert any("four bits" in note for note in alone.notes)
+    told: dict = {}
+    card = (
+        (alone.path / "README.md")
+        .read_text()
+        .split("```python\n")[1]
+        .split("```")[0]
+        .replace('"."', repr(str(alone.path)))
+    )
+    exec(card, told)  # what the card says loads the trained model
+    for part in told["model"].modules():
+        part.support_avx512bf16_for_cpu = False  # bitsandbytes cannot repack widths below 64
+    torch.testing.assert_close(logits(told["model"]), wanted, atol=1e-3, rtol=0)
 
 
 def test_weights_that_trained_whole_are_exported_as_they_are(tiny, sft_split, tmp_path):
