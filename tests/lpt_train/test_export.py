@@ -255,6 +255,11 @@ def test_bad_input(tiny, run, tmp_path):
     ]:
         with pytest.raises((BadInputError, UsageError), match=what):
             export(source, tmp_path / out, **options)
+    reward = tmp_path / "reward"
+    reward.mkdir()
+    (reward / "adapter_config.json").write_text('{"base_model_name_or_path": "x", "task_type": "SEQ_CLS"}')
+    with pytest.raises(UsageError, match="reward model"):
+        export(str(reward), tmp_path / "o", merge=True)
     checkpoint = latest(run / "checkpoints")
     weights = load_file(checkpoint / "adapter_model.safetensors")
     save_file({name: value + 1 for name, value in weights.items()}, checkpoint / "adapter_model.safetensors")
