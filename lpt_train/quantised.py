@@ -43,7 +43,7 @@ def quantise(model: torch.nn.Module, lora: Lora, *, dtype: torch.dtype, device: 
     Raises `UsageError` without bitsandbytes and `RefusedError` for a base that is quantised already or keeps most of
     its weights elsewhere than in linear layers (experts that share a tensor, convolutions): it would hardly shrink.
     """
-    bnb = _bitsandbytes()
+    bnb = _bitsandbytes("load_in_4bit=true")
     from lpt_train.layer_4bit import Linear4bit
 
     causal = causal_model(model)
@@ -80,7 +80,7 @@ def rounded_to_4bit(model: torch.nn.Module, quantisation: Mapping[str, Any]) -> 
 
     An adapter that was trained over codes corrects these weights and not the original ones.
     """
-    functional = _bitsandbytes().functional
+    functional = _bitsandbytes("the adapter was trained over one").functional
     causal = causal_model(model)
     for name in linear_modules(model):
         module = causal.get_submodule(name)
@@ -121,12 +121,11 @@ def _check_share(model: torch.nn.Module, linear: list[str]) -> None:
         )  # fmt: skip
 
 
-def _bitsandbytes() -> Any:
+def _bitsandbytes(seen: str) -> Any:
     try:
         import bitsandbytes
     except ImportError as error:
         raise UsageError(
-            "a base in four bits needs bitsandbytes, which is not installed", seen="load_in_4bit=true",
-            next="pip install 'lpt[qlora]', or leave out load_in_4bit",
+            "a base in four bits needs bitsandbytes, which is not installed", seen=seen, next="pip install 'lpt[qlora]'"
         ) from error  # fmt: skip
     return bitsandbytes
