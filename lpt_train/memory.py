@@ -112,6 +112,7 @@ def fit(run_micro_batch: MicroBatch, config: Any, out: Path | None = None) -> Fi
         offloads = config.run.activation_offloading is True
     if offloads:
         run_micro_batch.keep_activations_on_host()
+    run_micro_batch.settle()
     run_micro_batch.memory = fitted
     return fitted
 

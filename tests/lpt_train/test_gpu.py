@@ -176,6 +176,14 @@ def test_a_recording_drops_other_inputs_each_time(tiny):
     assert torch.equal(first, second)
 
 
+def test_dropout_in_layers_that_are_computed_again_runs_compiled(tiny, sft_split, tmp_path):
+    options = {"lora_dropout": 0.2, "gradient_checkpointing": True}
+    result = train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
+    assert result.body["execution"] == "compiled"
+    assert any("lora_dropout" in note for note in result.notes)
+    assert result.body["proof"]["verdict"] == "effective"
+
+
 @pytest.mark.parametrize("options", [{}, {"use_bnb_nested_quant": True, "use_dora": True}], ids=str)
 def test_four_bits_train_resume_and_read_back_as_trained(tiny, sft_split, tmp_path, options):
     pytest.importorskip("bitsandbytes")
@@ -206,4 +214,4 @@ def test_codes_of_the_gpu_are_those_of_the_cpu():
                 weights.to(device), blocksize=64, quant_type="nf4", compress_statistics=nested
             )
             decoded.append(functional.dequantize_4bit(codes, state).cpu())
-        torch.testing.assert_close(*decoded, atol=1e-3, rtol=0)
+        torch.testing.assert_close(*decoded, atol=5e-2 if nested else 1e-5, rtol=0)
