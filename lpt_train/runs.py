@@ -33,7 +33,9 @@ from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import Restored, checkpoint_sha256, load_checkpoint, read_provenance
 from lpt_train.checkpoint_folders import latest, recover
 from lpt_train.config import to_mapping
+from lpt_train.models import placement
 from lpt_train.proof import Proof
+from lpt_train.quantised import quantisation_record
 from lpt_train.resume import check_resume
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
@@ -123,7 +125,8 @@ class Run:
             "config": to_mapping(config), "manifest": split.manifest_id, "split": split.ref,
             "content_root": split.content_root, "verified": split.verified,
             "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "verdict": split.verdict,
-            "model": {**model_info, "made_from": made_from}, "tokenizer": dict(tokenizer),
+            "model": {**model_info, "made_from": made_from, "quantisation": _quantisation(config)},
+            "tokenizer": dict(tokenizer),
             "engine": dict(engine or {"name": "lean", "version": _own_version()}),
             "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
             "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
@@ -172,7 +175,7 @@ class Run:
             "type": "lpt.provenance/1", "run_id": self.run_id, "algorithm": body["algorithm"],
             "manifest": body["manifest"], "split": body["split"], "content_root": body["content_root"],
             "verified": body["verified"], "tainted": body["tainted"], "tokenizer": body["tokenizer"],
-            "model": {key: body["model"].get(key) for key in ("name", "digest")},
+            "model": {key: body["model"].get(key) for key in ("name", "digest", "quantisation")},
         }  # fmt: skip
 
     def resumed_at(self, step: int) -> None:
@@ -373,6 +376,11 @@ def _own_version() -> str:
         return metadata.version("lpt")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _quantisation(config: Any) -> dict[str, Any] | None:
+    dtype = str(placement(config.run.device, config.run.dtype).dtype).removeprefix("torch.")
+    return quantisation_record(to_mapping(config.lora), dtype)
 
 
 def _new_id(algorithm: str, created: str) -> str:

@@ -178,7 +178,7 @@ def _trainer(
     dtype = place.dtype if adapted else torch.float32
     model = load_model(source, dtype=dtype, device=place.device)
     check_vocabulary(model, tokenizer)
-    parts: dict[str, Any] = {"peft_config": lora_config(config.lora)} if adapted else {}
+    parts: dict[str, Any] = {"peft_config": lora_config(model, config.lora)} if adapted else {}
     if algorithm.reference and not adapted:
         parts["ref_model"] = load_model(source, dtype=dtype, device=place.device).requires_grad_(False)
     try:
