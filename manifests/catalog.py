@@ -80,16 +80,25 @@ class Catalog:
             self.notes.append(f"the record is safe; the index was not updated: {error.what} ({error.seen})")
         return name
 
-    def admit_version(self, name: str, build: Callable[[int], dict[str, Any]], *, wait: float = 5.0) -> str:
+    def admit_version(
+        self,
+        name: str,
+        build: Callable[[int], dict[str, Any]],
+        *,
+        same: Callable[[], str | None] = lambda: None,
+        wait: float = 5.0,
+    ) -> str:
         """Record the next version of a manifest: `build(version)` writes the split folder and returns the body.
 
-        The name is locked meanwhile, so two admissions of one name get two versions. `manifest.json` in the folder
-        must be `objects.object_bytes(body)`. A folder of the version that a killed command left behind is moved
-        aside first.
+        The name is locked meanwhile, so two admissions of one name get two versions, or one where `same()`, asked
+        under the lock, names the manifest that says the same already. `manifest.json` in the folder must be
+        `objects.object_bytes(body)`. A folder of the version that a killed command left behind is moved aside first.
         """
         check_name(name)
         make_folder(self.directory / "locks")
         with exclusive_lock(self.directory / "locks" / f"admit-{name}.lock", wait=wait, what=f"the manifest {name}"):
+            if (there := same()) is not None:
+                return there
             known = [
                 e.facets.get("version") for e in self.events.read() if _is_admission(e) and e.facets.get("name") == name
             ]

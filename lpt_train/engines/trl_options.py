@@ -24,7 +24,8 @@ SAME = (
 AROUND = (
     "model", "truncation", "packing", "loss_type", "max_steps", "num_train_epochs", "logging_steps", "save_steps",
     "save_total_limit", "eval_steps", "per_device_eval_batch_size", "device", "dtype", "mix_schedule", "use_peft",
-    "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora", "use_dora",
+    "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
+    "lora_exclude_modules", "use_rslora", "use_dora", "init_lora_weights",
 )  # fmt: skip
 SCHEDULES = ("constant", "linear", "cosine")
 LARGEST_SEED = 2**32 - 1  # what numpy's global generator takes, which transformers seeds
@@ -59,6 +60,12 @@ def check_options(config: Config) -> None:
         raise UsageError(
             f"TRL's {values['loss_type']} loss leaves label_smoothing out", seen=values["label_smoothing"],
             next="--loss robust, or --engine lean",
+        )  # fmt: skip
+    if config.lora.use_peft and config.lora.changes_base:
+        raise UsageError(
+            "TRL's reference is the base with the adapter off, which this start rewrites",
+            seen=f"init_lora_weights={values['init_lora_weights']}",
+            next="--engine lean, or init_lora_weights=true or gaussian",
         )  # fmt: skip
     if values["lr_scheduler_type"] not in SCHEDULES:
         raise UsageError(
