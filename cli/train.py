@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from cli.output import as_json, say, table, tell_head
 from manifests.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 app = typer.Typer(help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -99,10 +100,11 @@ def sft(
     """Supervised fine-tuning: loss on the assistant's tokens alone. `lpt train settings sft` lists what --set takes."""
     from lpt_train.config import SFTConfig, from_mapping
 
-    made = from_mapping(SFTConfig, settings(set_, config) | {"model": model})
+    typed = settings(set_, config)
+    made = from_mapping(SFTConfig, typed | {"model": model})
     from lpt_train.sft import train
 
-    _run(_by(engine, train), made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(_by(engine, train), made, typed, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 def _preference(algorithm: str, summary: str) -> None:
@@ -134,10 +136,13 @@ def _preference(algorithm: str, summary: str) -> None:
         from lpt_train.config_preference import PreferenceConfig
 
         one_of("--loss", loss, losses)
-        made = from_mapping(PreferenceConfig, settings(set_, config) | {"model": model, "loss_type": loss})
+        typed = settings(set_, config)
+        made = from_mapping(PreferenceConfig, typed | {"model": model, "loss_type": loss})
         from lpt_train.preference import train
 
-        _run(_by(engine, train), made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+        _run(
+            _by(engine, train), made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json
+        )
 
     command.__annotations__["loss"] = Annotated[str, typer.Option("--loss", help=loss_help)]
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
@@ -167,10 +172,11 @@ def kto(
     from lpt_train.config import from_mapping
     from lpt_train.config_kto import KTOConfig
 
-    made = from_mapping(KTOConfig, settings(set_, config) | {"model": model})
+    typed = settings(set_, config)
+    made = from_mapping(KTOConfig, typed | {"model": model})
     from lpt_train.kto import train
 
-    _run(_by(engine, train), made, "preference", admitted, unadmitted, None, out, resume, catalog, json)
+    _run(_by(engine, train), made, typed, "preference", admitted, unadmitted, None, out, resume, catalog, json)
 
 
 @app.command("grpo", epilog=GRPO_EXAMPLES)
@@ -197,10 +203,11 @@ def grpo(
     from lpt_train.config import from_mapping
     from lpt_train.config_grpo import GRPOConfig
 
-    made = from_mapping(GRPOConfig, settings(set_, config) | {"model": model} | ({"reward": reward} if reward else {}))
+    typed = settings(set_, config)
+    made = from_mapping(GRPOConfig, typed | {"model": model} | ({"reward": reward} if reward else {}))
     from lpt_train.grpo import train
 
-    _run(train, made, "rlvr", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(train, made, typed, "rlvr", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
@@ -229,6 +236,7 @@ def _by(engine: str, train: Callable[..., Any]) -> Callable[..., Any]:
 def _run(
     train: Callable[..., Any],
     config: Any,
+    typed: Mapping[str, object],
     contract: str,
     admitted: str | None,
     unadmitted: Path | None,
@@ -245,8 +253,10 @@ def _run(
     evaluation = load(eval_split, None, contract, opened) if eval_split else None
     line = StepLine()
     extra = {"eval_split": evaluation} if evaluation is not None else {}
+    config, notes = _with_length(config, typed, split)
     result = train(config, split=split, out=out, catalog=opened, progress=line, resume=resume, **extra)
     line.close()
+    result.notes[:0] = notes
     if json:
         as_json(result.to_json())
     else:
@@ -254,6 +264,14 @@ def _run(
     tell_head(opened)
     if code := exit_code(result.body):
         raise typer.Exit(code)
+
+
+def _with_length(config: Any, typed: Mapping[str, object], split: Any) -> tuple[Any, list[str]]:
+    """The settings with the length that the split was admitted for, where nobody typed one; and a note of it."""
+    length = split.max_length
+    if not hasattr(config, "max_length") or "max_length" in typed or length in (None, config.max_length):
+        return config, []
+    return replace(config, max_length=length), [f"max_length {length}, for which {split.ref} was admitted"]
 
 
 # What a shell reports for a command that ended by the signal.

@@ -70,7 +70,9 @@ def train(
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=identity, catalog=catalog, resume=resume,
     )  # fmt: skip
-    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, None)
+    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(
+        split, None, config.max_length
+    )
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)
     reference = _reference(run_micro_batch, [c.row for c in completions], needed, size)

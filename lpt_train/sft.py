@@ -68,7 +68,7 @@ def train(
     )  # fmt: skip
     run.notes += (
         dropped_notes(rendered.dropped, len(rendered.rows))
-        + split_notes(split, eval_split) + order.notes + run_micro_batch.notes
+        + split_notes(split, eval_split, config.max_length) + order.notes + run_micro_batch.notes
     )  # fmt: skip
     updates = Updates(
         run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,

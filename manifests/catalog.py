@@ -156,6 +156,16 @@ class Catalog:
         for event in self.events.read():
             self.objects.read(event.object)
 
+    def unreadable(self) -> list[str]:
+        """The ids of objects that the log names or that lie here, and that are gone or not as they were written."""
+        lost = []
+        for name in sorted({event.object for event in self.events.read()} | set(self.objects.ids())):
+            try:
+                self.objects.read(name)
+            except BadInputError:
+                lost.append(name)
+        return lost
+
     # -- the index
 
     @property
@@ -180,11 +190,17 @@ class Catalog:
     def rebuild(self, wait: float = 5.0) -> int:
         """Make the index again from the files alone and return how many events it holds.
 
-        When the log itself is gone, the objects are logged again first, in the order of their `created`.
+        When the log itself is gone, the objects are logged again first, in the order of their `created`. An object that
+        is gone or was edited is left out with a note: see `unreadable`.
         """
         make_folder(self.directory)
         if self.events.last() is None:
-            found = [(name, self.objects.read(name)) for name in self.objects.ids()]
+            found = []
+            for name in self.objects.ids():
+                try:
+                    found.append((name, self.objects.read(name)))
+                except BadInputError as error:
+                    self.notes.append(f"object {name[:16]} is not logged again: {error.what} ({error.seen})")
             for name, body in sorted(found, key=lambda item: (str(item[1].get("created", "")), item[0])):
                 self.events.append(name, body)
         self.events.verify()

@@ -132,7 +132,7 @@ def train(
         tokenized_id=work.tokenized_id, catalog=catalog,
         engine={"name": "trl", "version": metadata.version("trl"), "options": _plain(told)},
     )  # fmt: skip
-    run.notes += work.notes + split_notes(split, eval_split)
+    run.notes += work.notes + split_notes(split, eval_split, config.max_length)
     observer = Observer(trainer, work, algorithm, config, run, proof, tokenizer, progress)
     trainer.add_callback(observer)
     with run.guarded(proof) as stop:
