@@ -10,7 +10,10 @@ from manifests.errors import RefusedError
 # What a resumed run must share with the one it goes on with, besides its options …
 _IDENTITY = ("algorithm", "manifest", "split", "content_root", "tokenizer", "tokenized_id")
 # … of which these change what is watched and kept, not what is computed …
-_FREE_TO_CHANGE = ("logging_steps", "save_steps", "save_total_limit", "eval_steps")
+_FREE_TO_CHANGE = (
+    "logging_steps", "save_steps", "save_total_limit", "eval_steps", "memory", "max_memory_gb",
+    "gradient_checkpointing", "gradient_checkpointing_every", "activation_offloading",
+)  # fmt: skip
 # … and these the length, at which every schedule but the constant one aims from its first step on.
 _LENGTH = ("run.max_steps", "run.num_train_epochs")
 _SCHEDULE = "optim.lr_scheduler_type"

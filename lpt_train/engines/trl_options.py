@@ -26,7 +26,9 @@ AROUND = (
     "save_total_limit", "eval_steps", "per_device_eval_batch_size", "device", "dtype", "mix_schedule", "use_peft",
     "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
     "lora_exclude_modules", "use_rslora", "use_dora", "init_lora_weights",
+    "optim", "memory", "gradient_checkpointing", "activation_offloading",
 )  # fmt: skip
+OPTIMIZERS = ("adamw_torch", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "sgd")
 SCHEDULES = ("constant", "linear", "cosine")
 LARGEST_SEED = 2**32 - 1  # what numpy's global generator takes, which transformers seeds
 
@@ -67,11 +69,12 @@ def check_options(config: Config) -> None:
             seen=f"init_lora_weights={values['init_lora_weights']}",
             next="--engine lean, or init_lora_weights=true or gaussian",
         )  # fmt: skip
-    if values["lr_scheduler_type"] not in SCHEDULES:
-        raise UsageError(
-            "the schedule of that name is not TRL's", seen=values["lr_scheduler_type"],
-            next=f"--engine lean, or one of {', '.join(SCHEDULES)}",
-        )  # fmt: skip
+    for name, known in (("lr_scheduler_type", SCHEDULES), ("optim", OPTIMIZERS)):
+        if values[name] not in known:
+            raise UsageError(
+                f"{name} has a choice that is not TRL's", seen=values[name],
+                next=f"--engine lean, or one of {', '.join(known)}",
+            )  # fmt: skip
     if values["seed"] > LARGEST_SEED:
         raise UsageError("the seed is too large for TRL", seen=values["seed"], next=f"give seed <= {LARGEST_SEED}")
 
@@ -81,9 +84,13 @@ def arguments(config: Config, *, steps: int, out: Path, cuda: bool, bf16: bool) 
     told = {name: value for name, value in flat(config).items() if name in SAME and value is not None}
     if told["lr_scheduler_type"] == "constant" and told["warmup_steps"]:
         told["lr_scheduler_type"] = "constant_with_warmup"  # TRL's `constant` has no warm-up
+    optim = config.optim.optim
     told |= {
-        "output_dir": str(out), "max_steps": steps, "optim": "adamw_torch_fused" if cuda else "adamw_torch",
-        "use_cpu": not cuda, "bf16": bf16, "gradient_checkpointing": False, "train_sampling_strategy": "sequential",
+        "output_dir": str(out), "max_steps": steps, "use_cpu": not cuda, "bf16": bf16,
+        "optim": "adamw_torch_fused" if cuda and optim == "adamw_torch" else optim,
+        # `auto` is for what the loops predict of their own steps.
+        "gradient_checkpointing": config.run.gradient_checkpointing is True,
+        "activation_offloading": config.run.activation_offloading is True, "train_sampling_strategy": "sequential",
         "remove_unused_columns": False, "logging_steps": 1, "logging_nan_inf_filter": False, "report_to": [],
         "save_strategy": "no", "disable_tqdm": True, "dataloader_pin_memory": cuda,
     }  # fmt: skip

@@ -74,9 +74,10 @@ def same(pairs, *names, abs=1e-4):
             "lora_exclude_modules": "o_proj",
             "init_lora_weights": "gaussian",
         },
+        {"max_steps": 3, "optim": "sgd", "gradient_checkpointing": True, "learning_rate": 0.5},
         {"packing": True, "max_length": 96, "num_train_epochs": 2.5, "lr_scheduler_type": "cosine"},
     ],
-    ids=["every weight", "adapter, accumulated", "packed"],
+    ids=["every weight", "adapter, accumulated", "sgd, layers computed again", "packed"],
 )
 def test_sft_is_the_same_step_by_step(tiny, tmp_path, options):
     split = load_unadmitted(write_jsonl(tmp_path / "chats.jsonl", chats(24)), "sft")
@@ -187,6 +188,13 @@ def test_text_counts_every_token_but_the_first(tiny, tmp_path):
         (SFTConfig, {"logits_chunk": 64}, "logits_chunk"),
         (SFTConfig, {"seed": 2**32}, "seed"),
         (SFTConfig, {"load_in_4bit": True}, "load_in_4bit"),
+        (SFTConfig, {"optim": "adamw_torch_offload"}, "optim"),
+        (SFTConfig, {"max_memory_gb": 3}, "max_memory_gb"),
+        (
+            SFTConfig,
+            {"gradient_checkpointing": True, "gradient_checkpointing_every": 2},
+            "gradient_checkpointing_every",
+        ),
         (SFTConfig, {"init_lora_weights": "pissa"}, "reference"),
         (PreferenceConfig, {"loss_type": "simpo"}, "simpo"),
         (PreferenceConfig, {"label_smoothing": 0.1}, "label_smoothing"),
