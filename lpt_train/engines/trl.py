@@ -109,9 +109,9 @@ def train(
     what TRL refuses, and `LptError` when the loss or a gradient is not finite.
     """
     algorithm, out = ALGORITHMS[type(config)], Path(out)
-    _check_can_run(config, resume)
-    check_trains(split, algorithm.name)
     place = placement(config.run.device, config.run.dtype)
+    _check_can_run(config, place, resume)
+    check_trains(split, algorithm.name)
     source = resolve(config.model, out, seed=config.run.seed)
     tokenizer = load_tokenizer(source)
     renderer = Renderer(tokenizer, max_length=config.max_length)
@@ -147,7 +147,7 @@ def train(
     )  # fmt: skip
 
 
-def _check_can_run(config: Config, resume: bool) -> None:
+def _check_can_run(config: Config, place: Placement, resume: bool) -> None:
     version = metadata.version("trl")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise UsageError("TRL is too old for --engine trl", seen=version, next="pip install -U 'lpt[trl]'")
@@ -156,7 +156,7 @@ def _check_can_run(config: Config, resume: bool) -> None:
             "a run of --engine trl is not resumed: TRL goes on from pickles, which are not written here",
             seen="--resume", next="start a new run with --model set to this one, or train with --engine lean",
         )  # fmt: skip
-    check_options(config)
+    check_options(config, cuda=place.device.type == "cuda")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 or torch.cuda.device_count() > 1:
         raise RefusedError(
             "--engine trl runs in one process on one device", next="start it once, with CUDA_VISIBLE_DEVICES=0",

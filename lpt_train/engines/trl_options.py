@@ -44,7 +44,7 @@ def flat(config: Config) -> dict[str, Any]:
     return values
 
 
-def check_options(config: Config) -> None:
+def check_options(config: Config, *, cuda: bool) -> None:
     """Raise `UsageError` for an option that TRL's trainers do not have, or understand in another way."""
     values, default = flat(config), flat(type(config)())
     for name, value in values.items():
@@ -62,6 +62,11 @@ def check_options(config: Config) -> None:
         raise UsageError(
             f"TRL's {values['loss_type']} loss leaves label_smoothing out", seen=values["label_smoothing"],
             next="--loss robust, or --engine lean",
+        )  # fmt: skip
+    if values["activation_offloading"] is True and not cuda:
+        raise UsageError(
+            "TRL takes activations off a GPU alone", seen="activation_offloading=true on the CPU",
+            next="--engine lean, or activation_offloading=auto",
         )  # fmt: skip
     if config.lora.use_peft and config.lora.changes_base:
         raise UsageError(

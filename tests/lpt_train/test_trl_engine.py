@@ -190,6 +190,7 @@ def test_text_counts_every_token_but_the_first(tiny, tmp_path):
         (SFTConfig, {"load_in_4bit": True}, "load_in_4bit"),
         (SFTConfig, {"optim": "adamw_torch_offload"}, "optim"),
         (SFTConfig, {"max_memory_gb": 3}, "max_memory_gb"),
+        (SFTConfig, {"activation_offloading": True, "device": "cpu"}, "GPU"),
         (
             SFTConfig,
             {"gradient_checkpointing": True, "gradient_checkpointing_every": 2},
