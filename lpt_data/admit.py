@@ -350,11 +350,11 @@ def _write_and_record(
             place.update(folder=final, body=whole, earlier=earlier)
             return whole
 
-        def same() -> str | None:  # asked again: the name is locked now, an equal admission may have come first
+        def there() -> str | None:  # asked again: the name is locked now, an equal admission may have come first
             place["same"] = None if target is not None else _on_record(catalog, body, report)
             return place["same"].manifest_id if place["same"] is not None else None
 
-        manifest_id = catalog.admit_version(body["name"], build, same=same)
+        manifest_id = catalog.admit_version(body["name"], build, same=there)
         if place["same"] is not None:
             return place["same"]
     except OSError as error:

@@ -156,11 +156,13 @@ def _check_can_run(config: Config, place: Placement, resume: bool) -> None:
             "a run of --engine trl is not resumed: TRL goes on from pickles, which are not written here",
             seen="--resume", next="start a new run with --model set to this one, or train with --engine lean",
         )  # fmt: skip
-    check_options(config, cuda=place.device.type == "cuda")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or torch.cuda.device_count() > 1:
+    cuda = place.device.type == "cuda"
+    check_options(config, cuda=cuda)
+    processes, gpus = int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.device_count() if cuda else 0
+    if processes > 1 or gpus > 1:
         raise RefusedError(
-            "--engine trl runs in one process on one device", next="start it once, with CUDA_VISIBLE_DEVICES=0",
-            seen=f"{os.environ.get('WORLD_SIZE', '1')} processes, {torch.cuda.device_count()} GPUs",
+            "--engine trl runs in one process on one device", seen=f"{processes} processes, {gpus} GPUs",
+            next="start it once, with CUDA_VISIBLE_DEVICES=0",
         )  # fmt: skip
 
 

@@ -214,6 +214,13 @@ def test_what_trl_does_not_have_is_refused_by_name(tiny, tmp_path, config_type, 
     assert not (tmp_path / "run/run.json").exists()
 
 
+def test_several_processes_are_refused(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    split = load_unadmitted(write_jsonl(tmp_path / "chats.jsonl", chats(8)), "sft")
+    with pytest.raises(RefusedError, match="one process"):
+        trl.train(from_mapping(SFTConfig, {"model": str(tiny)}), split=split, out=tmp_path / "run")
+
+
 def test_each_option_is_the_same_in_trl_done_around_it_or_refused():
     """A new option is refused until somebody decides; none of the lists names an option that is gone."""
     ours = {name for kind in (SFTConfig, PreferenceConfig, KTOConfig) for name in flat(kind())}
