@@ -10,6 +10,7 @@ import typer
 
 from cli.options import CatalogDir, Json, examples, settings
 from cli.output import as_json, say, table, tell_head
+from cli.run_shown import StepLine, show_run
 from manifests.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         help="Go on from the last checkpoint in --out, with the settings it began with; the length may change where "
-        "lr_scheduler_type is constant.",
+        "lr_scheduler_type is constant, or warmup_stable_decay before it decays.",
     ),
 ]
 Engine = Annotated[
@@ -60,7 +61,7 @@ EvalSplit = Annotated[
     typer.Option(
         "--eval",
         metavar="NAME[@V]:SPLIT",
-        help="Admitted split to measure on: the loss (sft), the accuracy (grpo).",
+        help="Admitted split to measure on: the loss, of grpo the accuracy, of reward also calibration and bias.",
         show_default=False,
     ),
 ]
@@ -73,8 +74,13 @@ SFT_EXAMPLES = examples(
     "lpt train sft --admitted chats:train --model ./model --out runs/trl --engine trl",
 )
 KTO_EXAMPLES = examples(
-    "lpt train kto --admitted pairs:train --model runs/sft --out runs/kto",
+    "lpt train kto --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/kto",
     "lpt train kto --admitted pairs:train --model ./model --out runs/kto --set undesirable_weight=0.5",
+)
+REWARD_EXAMPLES = examples(
+    "lpt train reward --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/rm",
+    "lpt train reward --admitted pairs:train --model ./model --out runs/rm --set ranking=prompts",
+    "lpt train reward --admitted pairs:train --eval pairs:test --model ./model --out runs/no --set flip_labels=0.5",
 )
 GRPO_EXAMPLES = examples(
     "lpt train grpo --admitted sums:train --model runs/sft --out runs/grpo --reward countdown",
@@ -161,6 +167,7 @@ def kto(
     out: Out,
     admitted: Admitted = None,
     unadmitted: Unadmitted = None,
+    eval_split: EvalSplit = None,
     config: ConfigFile = None,
     set_: Set = None,
     engine: Engine = "lean",
@@ -176,7 +183,31 @@ def kto(
     made = from_mapping(KTOConfig, typed | {"model": model})
     from lpt_train.kto import train
 
-    _run(_by(engine, train), made, typed, "preference", admitted, unadmitted, None, out, resume, catalog, json)
+    _run(_by(engine, train), made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+
+
+@app.command("reward", epilog=REWARD_EXAMPLES)
+def reward_model(
+    model: Model,
+    out: Out,
+    admitted: Admitted = None,
+    unadmitted: Unadmitted = None,
+    eval_split: EvalSplit = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    resume: Resume = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Reward model on admitted pairs; --eval measures calibration and bias. `lpt train settings reward` lists --set."""
+    from lpt_train.config import from_mapping
+    from lpt_train.config_reward import RewardConfig
+
+    typed = settings(set_, config)
+    made = from_mapping(RewardConfig, typed | {"model": model})
+    from lpt_train.reward import train
+
+    _run(train, made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("grpo", epilog=GRPO_EXAMPLES)
@@ -212,15 +243,18 @@ def grpo(
 
 @app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
 def show_settings(
-    algorithm: Annotated[Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "grpo"], typer.Argument()],
+    algorithm: Annotated[Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "reward", "grpo"], typer.Argument()],
 ) -> None:
     """Every setting of an algorithm with its default and unit, as --set and --config take it. Names are TRL's."""
     from lpt_train.config import SFTConfig, described
     from lpt_train.config_grpo import GRPOConfig
     from lpt_train.config_kto import KTOConfig
     from lpt_train.config_preference import PreferenceConfig
+    from lpt_train.config_reward import RewardConfig
 
-    config = {"sft": SFTConfig, "kto": KTOConfig, "grpo": GRPOConfig}.get(algorithm, PreferenceConfig)
+    config = {"sft": SFTConfig, "kto": KTOConfig, "reward": RewardConfig, "grpo": GRPOConfig}.get(
+        algorithm, PreferenceConfig
+    )
     table(["setting", "default", ""], described(config), to_stdout=True)
 
 
@@ -306,77 +340,3 @@ def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: 
         return load_unadmitted(unadmitted, *kinds)
     assert admitted is not None
     return load_split(admitted, catalog=catalog)
-
-
-# What the live line has room for; metrics.jsonl has everything.
-LIVE = (
-    "loss",
-    "reward",
-    "rewards/accuracies",
-    "rewards/margins",
-    "frac_zero_variance",
-    "truncated_share",
-    "entropy",
-    "grad_norm",
-    "tokens_per_second",
-    "eta_seconds",
-)
-
-
-class StepLine:
-    """The live line of a training run: step, what it measures, speed, time left."""
-
-    def __init__(self) -> None:
-        self._live: Any = None
-
-    def begin(self, line: str) -> None:
-        """What trains, said once before the first step."""
-        say(line)
-
-    def __call__(self, step: int, total: int, metrics: dict[str, float]) -> None:
-        """Show one step; on a terminal the line is redrawn, elsewhere it is one line a call."""
-        from cli.output import _console, shown
-
-        parts = "  ".join(f"{name} {shown(float(value))}" for name, value in metrics.items() if name in LIVE)
-        text = f"step {step:,}/{total:,}  {parts}"
-        if not _console().is_terminal:
-            say(text)
-            return
-        if self._live is None:
-            from rich.live import Live
-
-            self._live = Live(console=_console(), refresh_per_second=4, transient=False)
-            self._live.start()
-        self._live.update(text)
-
-    def close(self) -> None:
-        """Leave the last line standing."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-
-# How fast a run went has its own line.
-PACE = ("tokens_per_second", "step_seconds", "eta_seconds")
-
-
-def show_run(body: dict[str, Any]) -> None:
-    """A run on one screen: what moved, how fast, the proof of an update, where it lies."""
-    moved = [(name, *ends) for name, ends in body["metrics"].items() if name not in PACE]
-    table(["metric", "first", "last"], moved)
-    say(
-        f"{body['steps']:,} steps in {body['seconds']:.0f} s, {body['tokens_per_second']:,.0f} tokens/s, "
-        f"{body['peak_memory_bytes'] / 2**20:,.0f} MiB"
-    )
-    if body.get("tainted"):
-        say("this run and everything made from it are marked: its data was not admitted", style="yellow")
-    proof = body["proof"]
-    if proof:
-        say(
-            f"update: {proof['verdict']}; {proof['changed_tensors']} of {proof['trainable_tensors']} tensors changed, "
-            f"{proof['nonzero_gradients']} of {proof['updates']} gradients were not zero"
-        )
-    for note in body["notes"]:
-        say(note, style="yellow")
-    checkpoint = body["checkpoint"] or {}
-    say(f"run {body['run_id']} {body['status']}  checkpoint {checkpoint.get('path', 'none')}")

@@ -24,7 +24,7 @@ from trl import DPOConfig, DPOTrainer, KTOTrainer, SFTTrainer
 from trl import KTOConfig as TrlKTOConfig
 from trl import SFTConfig as TrlSFTConfig
 
-from lpt_train.adapters import lora_config, parameter_report
+from lpt_train.adapters import lora_config, parameter_report, report_line
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.checkpoint import save_checkpoint
 from lpt_train.config import SFTConfig, to_mapping
@@ -44,7 +44,8 @@ from lpt_train.models import (
 )
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
-from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
+from lpt_train.runs import Progress, Run, RunResult, seed_everything
+from lpt_train.speed import Speed
 from lpt_train.steps import batched
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
@@ -225,6 +226,8 @@ class Observer(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure what the run starts from."""
         self.speed = Speed(0, self.work.steps)
+        if (begin := getattr(self.progress, "begin", None)) is not None:
+            begin(report_line(parameter_report(self.trainer.model)))
         if self.work.held_out:
             self.run.log(0, evaluate(self.trainer, self.work, self.algorithm))
 

@@ -3,12 +3,14 @@ out in silence."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
-from lpt_train.config import SFTConfig, option_names, to_mapping
+from lpt_train.config import Optim, SFTConfig, option_names, to_mapping
 from lpt_train.config_kto import KTOConfig
 from lpt_train.config_preference import ALGORITHMS, PreferenceConfig
+from lpt_train.schedule import decay_start, schedule_of
 from manifests.errors import UsageError
 
 Config = SFTConfig | PreferenceConfig | KTOConfig
@@ -23,13 +25,12 @@ SAME = (
 # compute; and the adapter, which TRL takes as a peft config.
 AROUND = (
     "model", "truncation", "packing", "loss_type", "max_steps", "num_train_epochs", "logging_steps", "save_steps",
-    "save_total_limit", "eval_steps", "per_device_eval_batch_size", "device", "dtype", "mix_schedule", "use_peft",
-    "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
-    "lora_exclude_modules", "use_rslora", "use_dora", "init_lora_weights",
-    "optim", "memory", "gradient_checkpointing", "activation_offloading",
+    "save_total_limit", "eval_steps", "per_device_eval_batch_size", "device", "dtype", "mix_schedule", "report_to",
+    "use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_exclude_modules", "use_rslora",
+    "use_dora", "init_lora_weights", "optim", "memory", "gradient_checkpointing", "activation_offloading",
+    "warmup_ratio", "num_decay_steps", "decay_ratio", "decay_type", "min_lr_rate",
 )  # fmt: skip
 OPTIMIZERS = ("adamw_torch", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "sgd")
-SCHEDULES = ("constant", "linear", "cosine")
 LARGEST_SEED = 2**32 - 1  # what numpy's global generator takes, which transformers seeds
 
 
@@ -74,12 +75,11 @@ def check_options(config: Config, *, cuda: bool) -> None:
             seen=f"init_lora_weights={values['init_lora_weights']}",
             next="--engine lean, or init_lora_weights=true or gaussian",
         )  # fmt: skip
-    for name, known in (("lr_scheduler_type", SCHEDULES), ("optim", OPTIMIZERS)):
-        if values[name] not in known:
-            raise UsageError(
-                f"{name} has a choice that is not TRL's", seen=values[name],
-                next=f"--engine lean, or one of {', '.join(known)}",
-            )  # fmt: skip
+    if values["optim"] not in OPTIMIZERS:
+        raise UsageError(
+            "TRL has no optimizer of that name", seen=values["optim"],
+            next=f"--engine lean, or one of {', '.join(OPTIMIZERS)}",
+        )  # fmt: skip
     if values["seed"] > LARGEST_SEED:
         raise UsageError("the seed is too large for TRL", seen=values["seed"], next=f"give seed <= {LARGEST_SEED}")
 
@@ -87,10 +87,9 @@ def check_options(config: Config, *, cuda: bool) -> None:
 def arguments(config: Config, *, steps: int, out: Path, cuda: bool, bf16: bool) -> dict[str, Any]:
     """What TRL's config is made of: our options, and what keeps its trainer to rows, order and records of ours."""
     told = {name: value for name, value in flat(config).items() if name in SAME and value is not None}
-    if told["lr_scheduler_type"] == "constant" and told["warmup_steps"]:
-        told["lr_scheduler_type"] = "constant_with_warmup"  # TRL's `constant` has no warm-up
     optim = config.optim.optim
-    told |= {
+    schedule_of(config.optim, steps)  # refuses a warm-up and a decay that are longer than the run
+    told |= _schedule(config.optim, steps) | {
         "output_dir": str(out), "max_steps": steps, "use_cpu": not cuda, "bf16": bf16,
         "optim": "adamw_torch_fused" if cuda and optim == "adamw_torch" else optim,
         # `auto` is for what the loops predict of their own steps.
@@ -103,3 +102,18 @@ def arguments(config: Config, *, steps: int, out: Path, cuda: bool, bf16: bool) 
         return told | {"dataset_kwargs": {"skip_prepare_dataset": True}}
     told["disable_dropout"] = False  # lora_dropout means what it says
     return told
+
+
+def _schedule(optim: Optim, steps: int) -> dict[str, Any]:
+    """The learning rate as transformers is told it."""
+    kind, stable = optim.lr_scheduler_type, decay_start(optim, steps)
+    warmup = optim.warmup_steps or math.ceil(optim.warmup_ratio * steps)
+    more: dict[str, Any] = {}
+    if kind == "constant" and warmup:
+        kind = "constant_with_warmup"  # transformers' `constant` has none
+    elif kind == "cosine_with_min_lr":
+        more = {"min_lr_rate": optim.min_lr_rate}
+    elif stable is not None:
+        fall = {"num_decay_steps": steps - stable, "decay_type": optim.decay_type}
+        more = {**fall, "min_lr_ratio": optim.min_lr_rate}
+    return {"lr_scheduler_type": kind, "warmup_steps": warmup, "lr_scheduler_kwargs": more}

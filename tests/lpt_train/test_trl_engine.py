@@ -34,7 +34,7 @@ def lines(result) -> list[dict]:
 
 def both(lean, config_type, options, split, tmp_path, **more):
     """The records of one config through both engines."""
-    config = from_mapping(config_type, options | COMMON | {"model": str(options["model"])})
+    config = from_mapping(config_type, COMMON | options | {"model": str(options["model"])})
     found = [
         train(config, split=split, out=tmp_path / name, **more)
         for name, train in (("lean", lean.train), ("trl", trl.train))
@@ -74,10 +74,26 @@ def same(pairs, *names, abs=1e-4):
             "lora_exclude_modules": "o_proj",
             "init_lora_weights": "gaussian",
         },
-        {"max_steps": 3, "optim": "sgd", "gradient_checkpointing": True, "learning_rate": 0.5},
+        {
+            "max_steps": 8,
+            "lr_scheduler_type": "warmup_stable_decay",
+            "warmup_steps": 0,
+            "warmup_ratio": 0.25,
+            "num_decay_steps": 3,
+            "decay_type": "1-sqrt",
+            "min_lr_rate": 0.1,
+        },
+        {
+            "max_steps": 3,
+            "lr_scheduler_type": "cosine_with_min_lr",
+            "min_lr_rate": 0.2,
+            "optim": "sgd",
+            "gradient_checkpointing": True,
+            "learning_rate": 0.5,
+        },
         {"packing": True, "max_length": 96, "num_train_epochs": 2.5, "lr_scheduler_type": "cosine"},
     ],
-    ids=["every weight", "adapter, accumulated", "sgd, layers computed again", "packed"],
+    ids=["every weight", "adapter, accumulated", "stable, then decay", "sgd, layers computed again", "packed"],
 )
 def test_sft_is_the_same_step_by_step(tiny, tmp_path, options):
     split = load_unadmitted(write_jsonl(tmp_path / "chats.jsonl", chats(24)), "sft")
