@@ -84,13 +84,11 @@ class RunOptions:
     eval_steps: int = 0  # evaluation every so many steps; 0: at the end, when there is an evaluation split
     device: str = "auto"  # auto | cpu | cuda
     dtype: str = "auto"  # of the forward pass; auto: float32 on CPU, bfloat16 on CUDA
-    memory: str = (
-        "auto"  # auto: what is set to auto, and the offloaded optimizer, as far as a step needs it to fit; off
-    )
+    memory: str = "auto"  # auto: as far as a step needs it to fit, what is auto below, and the moments on the host; off
     max_memory_gb: float = 0.0  # 10^9 bytes that a step may take; 0: what is free on the GPU
     gradient_checkpointing: bool | str = "auto"  # true: layers keep their input alone and are computed again; false
     gradient_checkpointing_every: int = 1  # with gradient_checkpointing=true: every k-th layer
-    activation_offloading: bool | str = "auto"  # true: what layers keep waits in host memory; false
+    activation_offloading: bool | str = "auto"  # true: what layers keep waits in host memory; false; auto: at need
 
     def __post_init__(self) -> None:
         one_of("device", self.device, DEVICES)

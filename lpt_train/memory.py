@@ -134,13 +134,14 @@ def fit_model(
         return Fitted(None, None, budget, size, accumulation, [note] if budget is not None else [])
     choice = choose(shape, work, budget, {*fixed, *unchanged})
     checkpoint_layers(model, choice.work.checkpoint_every)
-    notes = []
-    if choice.rungs:
-        notes.append(f"memory: {', '.join(choice.rungs)}, so that the step fits into {_gb(budget or 0)}")
+    taken, notes = ", ".join(choice.rungs), []
     if not choice.fits:
+        with_ = f" with {taken}" if taken else ""
         notes.append(
-            f"memory: {_gb(choice.memory.reserved)} predicted, {_gb(budget or 0)} there; the run is tried as it is"
+            f"memory: {_gb(choice.memory.reserved)} predicted{with_}, {_gb(budget or 0)} there; the run is tried"
         )
+    elif taken:
+        notes.append(f"memory: {taken}, so that the step fits into {_gb(budget or 0)}")
     return Fitted(shape, choice, budget, size, accumulation, notes)
 
 
