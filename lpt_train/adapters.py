@@ -85,7 +85,7 @@ def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def parameter_report(model: torch.nn.Module) -> dict[str, Any]:
-    """What trains: how many parameters of how many, their bytes, those of AdamW's two moments, and where they are.
+    """What trains: how many parameters of how many, their bytes, and those of AdamW's two moments (`optimizer_bytes`).
 
     `trained_modules` has an entry for each kind of module and shapes: `{module, count, shapes, parameters}`.
     """
@@ -106,7 +106,7 @@ def parameter_report(model: torch.nn.Module) -> dict[str, Any]:
     return {
         "trainable_parameters": count, "parameters": every, "trainable_share": count / every, "trainable_bytes": own,
         "frozen_bytes": sum(held_bytes(p) for p in model.parameters() if not p.requires_grad),
-        "adamw_bytes": 2 * own, "trained_modules": list(kinds.values()),
+        "optimizer_bytes": 2 * own, "trained_modules": list(kinds.values()),
     }  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def report_line(report: dict[str, Any]) -> str:
     return (
         f"{report['trainable_parameters']:,} of {report['parameters']:,} parameters train "
         f"({report['trainable_share']:.2%}; {report['trainable_bytes'] / 2**20:,.1f} MiB, AdamW "
-        f"{report['adamw_bytes'] / 2**20:,.1f} MiB): {', '.join(shown)}"
+        f"{report['optimizer_bytes'] / 2**20:,.1f} MiB): {', '.join(shown)}"
     )
 
 

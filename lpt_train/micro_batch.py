@@ -27,7 +27,7 @@ from lpt_train.flat import FlatBatch, Shape, flatten
 from lpt_train.heads import causal_model, decoder, head_logprobs
 from lpt_train.models import Placement
 from lpt_train.packing import Row
-from lpt_train.recompute import draws, on_host
+from lpt_train.recompute import on_host
 from lpt_train.varlen import NAME
 from manifests.errors import LptError, RefusedError
 
@@ -131,10 +131,12 @@ class MicroBatch:
         key = (name, *(tensor.shape for tensor in (*batch.tensors().values(), *extras.values())))
         if key not in self._recorded:
             try:
-                if key not in self._warm:
-                    self._warm_up(work, batch, extras)
-                    self._warm.add(key)
-                self._recorded[key] = self._record(work, batch, extras)
+                # A replay draws dropout anew; what making it draws is given back, or a resumed run would draw others.
+                with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
+                    if key not in self._warm:
+                        self._warm_up(work, batch, extras)
+                        self._warm.add(key)
+                    self._recorded[key] = self._record(work, batch, extras)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # what the compiler or a recording does not take
@@ -254,7 +256,7 @@ class MicroBatch:
         asked = execution
         if execution == "auto":
             fast = self.place.device.type == "cuda" and self.place.dtype is torch.bfloat16
-            execution = "graph" if fast and not draws(self.model) else "eager"
+            execution = "graph" if fast else "eager"
         for way in WAYS[WAYS.index(execution) :]:
             problem = self._problem(way)
             if problem is None:
@@ -268,8 +270,6 @@ class MicroBatch:
         """Why a way does not fit, found by two short rows against each of them alone; None when it does."""
         if way in ("graph", "compiled") and self.place.device.type != "cuda":
             return "no CUDA device"
-        if way == "graph" and draws(self.model):
-            return "its dropout draws random numbers"
         causal = causal_model(self.model)
         own = getattr(causal.config, "_attn_implementation", "sdpa")
         rows = [Row(n, torch.arange(n, n + 5).int().numpy(), torch.ones(5).byte().numpy()) for n in (1, 3)]

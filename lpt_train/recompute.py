@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lpt_train.heads import decoder
+from lpt_train.heads import decoder, draws
 from manifests.errors import RefusedError
 
 _SMALL = 4096  # values: below it a trip to the host costs more than the memory is worth
@@ -58,8 +58,3 @@ def on_host(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         yield
-
-
-def draws(model: torch.nn.Module) -> bool:
-    """Does a forward pass of the model in training draw random numbers?"""
-    return any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from lpt_train.adapters import parameter_report, trainable
+from lpt_train.adapters import parameter_report, report_line, trainable
 from lpt_train.checkpoint import Restored, save_checkpoint
 from lpt_train.config import to_mapping
 from lpt_train.proof import Proof
@@ -76,6 +76,7 @@ class Updates:
     def steps(self, stop: StopRequest) -> Iterator[int]:
         """The first step of each group, until the run is as long as asked or was asked to stop."""
         self._stop = stop
+        self._tell_what_trains()
         self._speed = Speed(self.start, self.total)
         if self.evaluate is not None and self.start == 0:
             self.run.log(0, self.evaluate())
@@ -128,8 +129,15 @@ class Updates:
         return self.run.finish(
             "done" if whole else "stopped", steps=self.done, proof=self.proof.finish(),
             failures=stopped + (failures or []), tokens_per_second=self._speed.tokens_per_second,
-            extra={**(extra or {}), **parameter_report(self.model)},
+            extra=extra,
         )  # fmt: skip
+
+    def _tell_what_trains(self) -> None:
+        """Into the record, and to a progress that has a place for it (`begin`), before the first step."""
+        report = parameter_report(self.model)
+        self.run.body |= report
+        if (begin := getattr(self.progress, "begin", None)) is not None:
+            begin(report_line(report))
 
     def _due(self, every: int) -> bool:
         """Whether the group that ends here holds a step that is a multiple of `every` (0: never)."""
