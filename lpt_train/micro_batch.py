@@ -75,18 +75,18 @@ class MicroBatch:
         shape = self._filled if self.way in ("graph", "compiled") else self._plain
         return math.ceil(self._most_tokens / shape.tokens) * shape.tokens
 
-    def keep_activations_on_host(self) -> None:
-        """What layers keep waits in host memory from now on; recordings cannot do that: compiled layers run as such."""
-        self.offload_activations = True
+    def leave_recordings(self, option: str, because: str) -> None:
+        """Run compiled layers in place of recordings, which do not go with `option`; refused if recordings were asked
+        for by name."""
         if self.way != "graph":
             return
         if self._asked == "graph":
             raise RefusedError(
-                "a recording keeps its activations on the device", seen="execution=graph, activation_offloading",
-                next="--set execution=compiled, or --set activation_offloading=false",
+                f"a recording does not go with {option}: {because}", seen=f"execution=graph, {option}",
+                next=f"--set execution=compiled, or --set {option}=false",
             )  # fmt: skip
         self.way = "compiled"
-        self.notes.append("execution=graph does not go with activation_offloading; compiled layers are used")
+        self.notes.append(f"execution=graph does not go with {option} ({because}); compiled layers are used")
 
     def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         """Add the gradients of these rows; return `loss` and what the objective reports, detached, on the device."""

@@ -31,8 +31,7 @@ def workload_of(algorithm: str, config: Any, *, length: int = 0, on_cuda: bool =
     row = length or longest_row(algorithm, config)
     half = config.run.dtype in ("auto", "bfloat16") if on_cuda else config.run.dtype == "bfloat16"
     execution = getattr(config, "execution", "eager")
-    drawn = config.lora.use_peft and config.lora.lora_dropout > 0
-    graph = on_cuda and half and not drawn and execution in ("auto", "graph")
+    graph = on_cuda and half and execution in ("auto", "graph")
     work = of_options(
         config, tokens=config.per_device_train_batch_size * _ROWS[algorithm] * row, width=2 if half else 4,
         compiled=graph or (on_cuda and execution == "compiled"), kept_gradients=graph, on_cuda=on_cuda,

@@ -114,15 +114,17 @@ def test_options_are_checked(tiny, wrong):
         config(tiny, **wrong)
 
 
-def test_a_recording_and_activations_on_the_host_are_refused_together(tiny, sft_split, tmp_path):
+def test_what_does_not_go_with_recordings_leaves_them_and_says_so():
     run = MicroBatch.__new__(MicroBatch)
     run.way, run._asked, run.notes = "graph", "auto", []
-    run.keep_activations_on_host()
+    run.leave_recordings("activation_offloading", "why")
     assert run.way == "compiled"
-    assert "does not go with" in run.notes[0]
+    assert run.notes == ["execution=graph does not go with activation_offloading (why); compiled layers are used"]
+    run.leave_recordings("gradient_checkpointing", "why")
+    assert len(run.notes) == 1
     run.way, run._asked = "graph", "graph"
     with pytest.raises(RefusedError, match="recording"):
-        run.keep_activations_on_host()
+        run.leave_recordings("gradient_checkpointing", "why")
 
 
 def answer(tiny, split, out, memory: Fitted | None, **options) -> LptError:
