@@ -18,7 +18,7 @@ from lpt_train.adapter_targets import linear_modules, modules_to_save, resolve_t
 from lpt_train.config_lora import Lora
 from lpt_train.models import Placement, load_model
 from lpt_train.quantised import held_bytes, quantise, true_size
-from manifests.errors import UsageError
+from manifests.errors import LptError, UsageError
 
 # The factors that a start took out of the base, beside the layer: see `adapter_files`.
 START = ("start_A", "start_B")
@@ -27,8 +27,21 @@ START = ("start_A", "start_B")
 def load_for_training(model: str, lora: Lora, place: Placement) -> torch.nn.Module:
     """The model with the parameters that train set to require gradients, in training mode, on its device.
 
-    The adapter's first values come from torch's global generator: seed it first.
+    The adapter's first values come from torch's global generator: seed it first. Raises `LptError` when the weights
+    alone are more than the GPU has room for.
     """
+    try:
+        return _load(model, lora, place)
+    except torch.OutOfMemoryError as error:
+        lighter = "--set use_peft=true" if not lora.use_peft else "--set load_in_4bit=true"
+        raise LptError(
+            "the GPU has not enough memory for the weights of the model", seen=str(error).splitlines()[0],
+            next=f"lpt plan memory --model {model} says what they take; "
+            + ("use a smaller model" if lora.load_in_4bit else lighter),
+        ) from error  # fmt: skip
+
+
+def _load(model: str, lora: Lora, place: Placement) -> torch.nn.Module:
     if not lora.use_peft:
         return load_model(model, dtype=torch.float32, device=place.device).requires_grad_(True).train()
     if lora.load_in_4bit:

@@ -180,6 +180,21 @@ def test_out_of_memory_before_the_first_step_is_answered_too(tiny, tmp_path, mon
         train_preference(made, split=split, out=tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("options", "next_"),
+    [({"use_peft": False}, "use_peft=true"), ({}, "load_in_4bit=true"), ({"load_in_4bit": True}, "a smaller model")],
+)
+def test_weights_that_are_too_large_are_answered_too(tiny, sft_split, tmp_path, monkeypatch, options, next_):
+    def full(*_args, **_named):
+        raise OUT_OF_MEMORY
+
+    monkeypatch.setattr("lpt_train.adapters.load_model", full)
+    with pytest.raises(LptError, match="for the weights") as error:
+        train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
+    assert next_ in error.value.next
+    assert "lpt plan memory" in error.value.next
+
+
 def test_moments_move_to_the_host_when_the_ladder_says_so(tiny, sft_split, tmp_path, monkeypatch):
     made = []
     original = OffloadedAdamW.__init__
