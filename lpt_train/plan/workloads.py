@@ -73,7 +73,7 @@ def of_options(
         tokens=tokens, scope=scope, width=width, rank=lora.lora_r, targets=lora.lora_target_modules,
         nested=lora.use_bnb_nested_quant, wide_base=lora.use_peft and lora.changes_base and scope != "qlora",
         dora=lora.use_dora, dropout=lora.use_peft and lora.lora_dropout > 0, optim=config.optim.optim,
-        chunk=config.logits_chunk, compiled=compiled,
+        chunk=getattr(config, "logits_chunk", 1), compiled=compiled,  # a reward model has no logits
         kept_gradients=kept_gradients or config.gradient_accumulation_steps > 1,
         copies_attended=not (on_cuda and width == 2),
     )  # fmt: skip

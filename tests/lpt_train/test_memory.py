@@ -188,7 +188,7 @@ def test_weights_that_are_too_large_are_answered_too(tiny, sft_split, tmp_path, 
     def full(*_args, **_named):
         raise OUT_OF_MEMORY
 
-    monkeypatch.setattr("lpt_train.adapters.load_model", full)
+    monkeypatch.setattr("lpt_train.adapters._loaded", full)
     with pytest.raises(LptError, match="for the weights") as error:
         train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
     assert next_ in error.value.next
