@@ -20,7 +20,7 @@ from lpt_train.config_lora import Lora
 from lpt_train.models import Placement, load_model
 from lpt_train.plan.memory import optimizer_bytes
 from lpt_train.quantised import held_bytes, quantise, true_size
-from manifests.errors import UsageError
+from manifests.errors import LptError, UsageError
 
 # The factors that a start took out of the base, beside the layer: see `adapter_files`.
 START = ("start_A", "start_B")
@@ -33,8 +33,22 @@ def load_for_training(
     """The model with the parameters that train set to require gradients, in training mode, on its device.
 
     The adapter's first values come from torch's global generator: seed it first. `load` reads the model, and `task` is
-    what peft calls its kind.
+    what peft calls its kind. Raises `LptError` when the weights alone are more than the GPU has room for.
     """
+    try:
+        return _loaded(model, lora, place, load, task)
+    except torch.OutOfMemoryError as error:
+        lighter = "--set use_peft=true" if not lora.use_peft else "--set load_in_4bit=true"
+        raise LptError(
+            "the GPU has not enough memory for the weights of the model", seen=str(error).splitlines()[0],
+            next=f"lpt plan memory --model {model} says what they take; "
+            + ("use a smaller model" if lora.load_in_4bit else lighter),
+        ) from error  # fmt: skip
+
+
+def _loaded(
+    model: str, lora: Lora, place: Placement, load: Callable[..., torch.nn.Module], task: str
+) -> torch.nn.Module:
     if not lora.use_peft:
         return load(model, dtype=torch.float32, device=place.device).requires_grad_(True).train()
     if lora.load_in_4bit:

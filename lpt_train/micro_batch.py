@@ -79,24 +79,18 @@ class MicroBatch:
         shape = self._filled if self.way in ("graph", "compiled") else self._plain
         return math.ceil(self._most_tokens / shape.tokens) * shape.tokens
 
-    def keep_activations_on_host(self) -> None:
-        """What layers keep waits in host memory from now on; recordings cannot do that: compiled layers run as such."""
-        self.offload_activations = True
-        if self.way == "graph":
-            self._without_recordings("activation_offloading", "a recording keeps its activations on the device")
-
-    def _without_recordings(self, option: str, why: str) -> None:
+    def leave_recordings(self, option: str, because: str) -> None:
+        """Run compiled layers in place of recordings, which do not go with `option`; refused if recordings were asked
+        for by name."""
+        if self.way != "graph":
+            return
         if self._asked == "graph":
             raise RefusedError(
-                why, seen=f"execution=graph, {option}", next=f"--set execution=compiled, or leave out {option}"
-            )
+                f"a recording does not go with {option}: {because}", seen=f"execution=graph, {option}",
+                next=f"--set execution=compiled, or leave out {option}",
+            )  # fmt: skip
         self.way = "compiled"
-        self.notes.append(f"execution=graph does not go with {option}; compiled layers are used")
-
-    def settle(self) -> None:
-        """Leave recordings where layers that are computed again draw dropout; asked once it is known which ones are."""
-        if self.way == "graph" and self.draws_twice():
-            self._without_recordings("lora_dropout in what is computed again", "dropout cannot be recorded twice")
+        self.notes.append(f"execution=graph does not go with {option} ({because}); compiled layers are used")
 
     def draws_twice(self) -> bool:
         """Whether dropout is drawn again in the backward pass: that reads the generator, which a recording may not."""

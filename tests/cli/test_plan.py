@@ -89,12 +89,23 @@ def test_compute_is_a_table_and_an_object(capsys, seven):
     assert lora["scope"] == "lora"
 
 
+def test_rollouts_say_what_waits(capsys, seven):
+    line = f"rollouts --model {seven} --tokens 64 --max-tokens 128 --tool-calls 4 --tool-seconds 1 --tool-workers 4"
+    _, out, err = lpt(capsys, line)
+    assert "tools" in out
+    assert "waits for workers" in err
+    report = json.loads(lpt(capsys, f"{line} --lora 8 --forward-passes 1 --json")[1])
+    assert report["parts"]["tools"]["seconds"] == 256
+    assert report["parts"]["references"]["seconds"] > 0
+
+
 @pytest.mark.parametrize(
     ("line", "code", "text"),
     [("memory --model tiny --gpu k80", 2, "no GPU of that name"), ("memory --model ./nowhere", 5, "config.json"),
      ("memory --model tiny --set max_lenght=3", 2, "max_length"), ("memory --model tiny --memory-gb 0", 2, "no memory"),
      ("memory --model tiny --set lora_target_modules=q_porj", 2, "q_porj"),
      ("compute --model tiny --tokens -1", 2, "positive"), ("compute --model tiny --tokens 1e9 --mfu 30", 2, "share"),
+     ("rollouts --model tiny --tokens 90 --max-tokens 64", 2, "above the limit"),
      ("compute --model tiny --tokens nan", 2, "positive")],
 )  # fmt: skip
 def test_errors_have_three_parts(line, code, text):

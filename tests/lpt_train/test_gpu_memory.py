@@ -14,7 +14,7 @@ from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.models import placement
 from lpt_train.sft import train
 from lpt_train.tiny import make_tiny
-from manifests.errors import LptError
+from manifests.errors import LptError, RefusedError
 
 pytestmark = [
     pytest.mark.gpu,
@@ -80,6 +80,15 @@ def test_activations_on_the_host_run_compiled_and_say_so(tiny, sft_split, tmp_pa
     assert moved.body["execution"] == "compiled"
     assert any("does not go with activation_offloading" in note for note in moved.notes)
     assert moved.body["metrics"]["loss"] == pytest.approx(plain.body["metrics"]["loss"], abs=2e-2)
+
+
+def test_dropout_in_layers_computed_again_runs_compiled_and_says_so(tiny, sft_split, tmp_path):
+    options = {"gradient_checkpointing": True, "lora_dropout": 0.2, "lora_r": 4}
+    result = train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
+    assert result.body["execution"] == "compiled"
+    assert any("does not go with gradient_checkpointing" in note for note in result.notes)
+    with pytest.raises(RefusedError, match="recording"):
+        train(config(tiny, execution="graph", **options), split=sft_split, out=tmp_path / "graph")
 
 
 def test_the_ladder_fits_a_budget_and_the_peak_is_recorded(sft_split, tmp_path):
