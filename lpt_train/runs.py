@@ -16,7 +16,6 @@ import json
 import math
 import platform
 import random
-import resource
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +37,8 @@ from lpt_train.models import placement
 from lpt_train.proof import Proof
 from lpt_train.quantised import quantisation_record
 from lpt_train.resume import check_resume
+from lpt_train.sinks import Sinks, check_sinks
+from lpt_train.speed import peak_memory_bytes
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError, UsageError
@@ -87,8 +88,10 @@ class Run:
         self._earlier_seconds = float(body.get("seconds") or 0.0)
         self.notes: list[str] = []
         self.memory: Fitted | None = None  # what the steps were predicted to take
+        self.sinks = Sinks((), out, body["run_id"], body["config"])
         self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
         self._stopped_by: str | None = None
+        self._from = 0  # the step that a resumed run goes on from
         self._lock = contextlib.ExitStack()
 
     @classmethod
@@ -114,6 +117,8 @@ class Run:
         A folder that holds a run already is refused with `UsageError` unless `resume`.
         """
         out = Path(out)
+        reports = config.run.reports
+        check_sinks(reports)
         record = out / "run.json"
         if record.exists() and not resume:
             raise UsageError(
@@ -137,9 +142,10 @@ class Run:
             "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
         }  # fmt: skip
         if before is not None:
-            check_resume(before, body)
+            check_resume(before, body, to_mapping(type(config)()))
             body |= {key: before[key] for key in ("run_id", "created", "seconds", "metrics", "steps", "checkpoint")}
         run = cls(out, body, catalog)
+        run.sinks.names = reports
         run._lock.enter_context(exclusive_lock(out / ".lock", wait=0.5, what=f"the run in {out}"))
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
@@ -198,7 +204,7 @@ class Run:
             except (ValueError, KeyError, TypeError):
                 continue  # the half line of a kill; its step comes again
         write_atomic(self.metrics_path, b"".join(kept))
-        self.body["metrics"] = {}
+        self.body["metrics"], self._from = {}, step
         for line in kept:
             self._note_ends(json.loads(line))
         self._write()
@@ -209,6 +215,7 @@ class Run:
         row = {"step": step, **{name: v if math.isfinite(v) else str(v) for name, v in plain.items()}}
         with open(self.metrics_path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        self.sinks.log(step, plain)
         self._note_ends(row)
         self.body["steps"] = step
         if time.monotonic() - self._written > 1.0:  # the record is flushed to the disk: not in every step of a fast run
@@ -217,6 +224,7 @@ class Run:
     @contextlib.contextmanager
     def guarded(self, proof: Proof) -> Iterator[StopRequest]:
         """The loop's surroundings: SIGTERM and Ctrl-C become a request to stop, an exception a recorded failure."""
+        self.sinks.begin(self._from)
         try:
             with StopRequest() as stop:
                 yield stop
@@ -260,6 +268,8 @@ class Run:
         `proof` is `proof.Proof.finish()`; when it says that nothing was learned, so does the verdict of the run.
         """
         checkpoint = latest(self.checkpoints)
+        self.sinks.close()
+        self.notes += self.sinks.notes
         self.body |= {
             "status": status, "steps": steps, "proof": dict(proof or {}), "failures": list(failures or []),
             "tokens_per_second": tokens_per_second, "peak_memory_bytes": peak_memory_bytes(),
@@ -324,28 +334,6 @@ class Run:
         self._written = time.monotonic()
 
 
-class Speed:
-    """Tokens a second since the loop began, and the seconds that are left."""
-
-    def __init__(self, start: int, total: int) -> None:
-        self._start, self._total = start, total
-        self._tokens = 0
-        self._began = self._last = time.perf_counter()
-
-    def step(self, done: int, tokens: int) -> dict[str, float]:
-        """Note that step `done` (counted from 1) took `tokens` tokens; the metrics of it."""
-        now_ = time.perf_counter()
-        took, self._last = now_ - self._last, now_
-        self._tokens += tokens
-        left = (now_ - self._began) / max(1, done - self._start) * (self._total - done)
-        return {"tokens_per_second": self.tokens_per_second, "step_seconds": took, "eta_seconds": left}
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Over all steps so far."""
-        return self._tokens / max(1e-9, self._last - self._began)
-
-
 def seed_everything(seed: int) -> None:
     """Seed the generators of python, numpy and torch (all devices)."""
     random.seed(seed)
@@ -371,14 +359,6 @@ def env() -> dict[str, Any]:
 def now() -> str:
     """The time as records write it: ISO-8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def peak_memory_bytes() -> int:
-    """The most memory this process held: on the GPU when it used one, else resident."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return int(torch.cuda.max_memory_allocated())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if platform.system() == "Darwin" else peak * 1024)
 
 
 def _own_version() -> str:

@@ -44,7 +44,8 @@ from lpt_train.models import (
 )
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
-from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
+from lpt_train.runs import Progress, Run, RunResult, seed_everything
+from lpt_train.speed import Speed
 from lpt_train.steps import batched
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
