@@ -73,6 +73,12 @@ def may_be_blank(array: pa.Array) -> np.ndarray:
     return (starts[1:] == starts[:-1]) | (first <= 32) | (first >= 127)
 
 
+def bools(values: pa.BooleanArray) -> np.ndarray:
+    """Return a column of true and false without nulls as bool [n]; pyarrow's own way loads pandas where there is one."""
+    bits = np.unpackbits(np.frombuffer(values.buffers()[1], np.uint8), bitorder="little")
+    return bits[values.offset : values.offset + len(values)].astype(bool)
+
+
 def _decodes(value: bytes | None) -> bool:
     try:
         return value is None or value.decode() is not None

@@ -23,6 +23,7 @@ from lpt_data.contracts.sample import Sample
 from lpt_data.contracts.survey import Contract, Instruments, SplitSurvey, question_hash, row_keys, short_hash
 from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress, silent
+from lpt_data.text_arrays import bools
 from manifests.canon import id_of
 from manifests.errors import LptError, RecordError
 
@@ -183,8 +184,7 @@ class _Marks:
         found = np.zeros(len(self._data), bool)
         for pattern in rule.patterns:
             if pattern not in self._searched:
-                hits = pc.match_substring_regex(self._column, pattern)
-                self._searched[pattern] = hits.to_numpy(zero_copy_only=False)
+                self._searched[pattern] = bools(pc.match_substring_regex(self._column, pattern))
             found |= self._searched[pattern]
         data = self._data
         if rule.marks:
