@@ -9,13 +9,7 @@ import numpy as np
 
 from lpt_data.contracts.common import NO_BENCHMARK, NO_REFERENCE, Finding, Outcome, share, skipped
 from lpt_data.contracts.near import near_share
-from lpt_data.contracts.survey import Measure, Reference, SplitSurvey, Survey
-
-
-def as_bytes(digests: np.ndarray) -> list[bytes]:
-    """Return the rows of uint8 [n, w] as n byte strings."""
-    data, width = np.ascontiguousarray(digests).tobytes(), digests.shape[1]
-    return [data[i : i + width] for i in range(0, len(data), width)]
+from lpt_data.contracts.survey import Measure, Reference, SplitSurvey, Survey, as_bytes
 
 
 def _repeats(part: SplitSurvey, digests: np.ndarray, what: str) -> Iterator[Finding]:

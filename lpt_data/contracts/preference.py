@@ -10,17 +10,18 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lpt_data.batches import RecordBatch
-from lpt_data.contracts import rendered, sft
+from lpt_data.contracts import rendered, sft, suspects
 from lpt_data.contracts.common import (
     NO_REFERENCE,
     Encoder,
     Finding,
     Found,
+    Marked,
     Outcome,
     Record,
     Rule,
@@ -29,11 +30,14 @@ from lpt_data.contracts.common import (
     user_turns,
 )
 from lpt_data.contracts.cycles import on_cycles
-from lpt_data.contracts.survey import Contract, Measure, RowTokens, SplitSurvey, Survey
-from lpt_data.folding import spaced
+from lpt_data.contracts.survey import Contract, Measure, RowTokens, SplitSurvey, Survey, as_bytes
+from lpt_data.folding import SPACED, spaced
 from lpt_data.keys import NORMALISERS, key_hashes
 from lpt_data.prompt_groups import Groups, Links, links
 from manifests.canon import json_text
+
+if TYPE_CHECKING:
+    from lpt_data.plain import Plain
 
 SIDES = ("chosen", "rejected")
 # Columns beside a pair that hold what a judge gave to each side, first that is there; then the difference itself.
@@ -160,6 +164,8 @@ def _number(value: Any) -> float | None:
 
 def look(batch: RecordBatch, key: str, keys: Sequence[bytes]) -> list[Facts]:
     """Return the facts of pairs whose canonical keys have the hashes given."""
+    if batch.plain is not None and key in NORMALISERS:
+        return _look(batch, batch.plain, key, keys)
     rows = list(zip(batch.records, batch.beside, keys, strict=True))
     joined = [links("preference", record, beside, key, hashed=hashed) for record, beside, hashed in rows]
     if key in NORMALISERS:
@@ -173,6 +179,25 @@ def look(batch: RecordBatch, key: str, keys: Sequence[bytes]) -> list[Facts]:
         digests.append([hashlib.sha256(words).digest()[:16] for words in spaced(texts)])
     margins = [margin(beside) if beside else None for beside in batch.beside]
     return list(map(Facts, prompts, *digests, zip(*lengths, strict=True), margins, joined))
+
+
+def _look(batch: RecordBatch, plain: Plain, key: str, keys: Sequence[bytes]) -> list[Facts]:
+    """The same of plain pairs: a question and two replies, so that nothing but the key joins them."""
+    from lpt_data.plain_kernels import characters
+
+    joined = [Links(hashed, (hashed,)) for hashed in keys]
+    for place in np.flatnonzero(suspects.blank(plain)).tolist():
+        record, beside = batch.records[place], batch.beside[place]
+        joined[place] = links("preference", record, beside, key, hashed=keys[place])
+    digests, lengths = [], []
+    for side in SIDES:
+        text = suspects.text_of(plain, side)
+        taken = np.zeros(len(plain.starts), bool)
+        taken[text] = True
+        digests.append([digest[:16] for digest in as_bytes(plain.fold(taken, SPACED))])
+        lengths.append(characters(plain.data, plain.starts[text], plain.ends[text]).tolist())
+    margins = [margin(beside) if beside else None for beside in batch.beside]
+    return list(map(Facts, [link.own for link in joined], *digests, zip(*lengths, strict=True), margins, joined))
 
 
 def questions(record: Record) -> list[str]:
@@ -368,11 +393,13 @@ def _needs_length(measure: Measure) -> Measure:
 
 _CUT = ("preference.prompt.over_budget_share", "preference.completion.fully_truncated_share")
 RULES: dict[str, Rule] = {
-    "preference.roles.bad_share": role_fault,
-    "preference.turns.empty_share": empty_side,
-    "preference.prompts.mixed_share": mixed_prompts,
-    "preference.pairs.identical_share": identical,
-    "preference.pairs.prefix_share": prefix,
+    "preference.roles.bad_share": Marked(role_fault, suspects=suspects.by_shape(role_fault)),
+    "preference.turns.empty_share": Marked(
+        empty_side, suspects=suspects.either(suspects.by_shape(empty_side), suspects.blank)
+    ),
+    "preference.prompts.mixed_share": Marked(mixed_prompts, suspects=suspects.by_shape(mixed_prompts)),
+    "preference.pairs.identical_share": Marked(identical, suspects=suspects.alike_from_the_start),
+    "preference.pairs.prefix_share": Marked(prefix, suspects=suspects.alike_from_the_start),
 }
 MEASURES: dict[str, Measure] = {
     "preference.pairs.duplicated_share": duplicated_pairs,

@@ -112,9 +112,18 @@ def _around(text: str, found: re.Match[str]) -> str:
 
 
 _EITHER = f"{_anywhere(REFUSAL)}|{_anywhere(SELF)}"  # searched for once
+# Of each branch of the patterns, what it cannot do without.
+_REFUSING = (
+    *("orry", "fraid", "ecline", "efuse", "can't", "can\u2019t", "cant ", "cannot ", "can not "),
+    *("won't", "won\u2019t", "wont ", "will not ", "unable to ", "not able to "),
+)
+_SELFISH = (
+    *(" AI", "n ai", "a ai", "rtificial", "anguage", "ChatGPT", "Claude", "Gemini", "Bard", "Qwen", "DeepSeek"),
+    *("Copilot", "I was ", "y knowledge", "y training"),
+)
 RULES = {
-    "sft.refusals.share": Marked(refusal, (_EITHER,)),
-    "sft.self_reference.share": Marked(self_reference, (_EITHER,)),
+    "sft.refusals.share": Marked(refusal, (_EITHER,), literals=tuple(map(str.encode, (*_REFUSING, "s an AI")))),
+    "sft.self_reference.share": Marked(self_reference, (_EITHER,), literals=tuple(map(str.encode, _SELFISH))),
 }
 
 

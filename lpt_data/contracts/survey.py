@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from lpt_data.dataset import Dataset
 from lpt_data.keys import NORMALISERS, canonical_key, key_hash, key_hashes, key_of
 from manifests.canon import kind_of
 from manifests.errors import BadInputError, RecordError
+
+if TYPE_CHECKING:
+    from lpt_data.plain import Plain
 
 
 class Parts(NamedTuple):
@@ -60,7 +63,8 @@ class Judgement:
 
 
 # (record, other columns) of some rows, the verifiers by name -> a judgement of each
-Judge: TypeAlias = Callable[[Sequence[tuple[Record, Mapping[str, Any]]], Mapping[str, Verifier]], list[Judgement]]
+# (batch, verifiers, what earlier batches of the split taught it) -> a judgement of each row
+Judge: TypeAlias = Callable[[RecordBatch, Mapping[str, Verifier], dict[Any, Any]], list[Judgement]]
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,8 @@ class Contract:
     questions: Callable[[Record], list[str]]  # what a benchmark could hold
     rules: Mapping[str, Rule]
     measures: Mapping[str, Measure]
+    # of plain records: SHA-256 of the two parts of each, of which the first half is kept; uint8 [n, 32]
+    spans: Callable[[Plain], tuple[np.ndarray, np.ndarray]] | None = None
     text_rules: Mapping[str, TextRule] = field(default_factory=lambda: CHARACTER_RULES)
     render: Callable[[Record, Encoder, int | None], RowTokens] | None = None
     judge: Judge | None = None
@@ -193,6 +199,12 @@ class Contract:
     def kind(self) -> str:
         """Kind of its canonical records."""
         return kind_of(self.name)
+
+
+def as_bytes(digests: np.ndarray) -> list[bytes]:
+    """Return the rows of uint8 [n, w] as n byte strings."""
+    data, width = np.ascontiguousarray(digests).tobytes(), digests.shape[1]
+    return [data[i : i + width] for i in range(0, len(data), width)]
 
 
 def short_hash(data: bytes) -> bytes:
