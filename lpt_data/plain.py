@@ -4,7 +4,7 @@ a row.
 A record is plain where its row says it with texts alone: nothing is parsed, cut or refused on the way. Which rows are,
 `lpt_data.plain_layouts` says; all others are converted one by one (`lpt_data.layouts`). What a plain record is made of,
 its *shape*, is read off `manifests.canon` and `lpt_data.record_text` themselves: a sample with a mark in the place of
-each text goes through them. Few shapes make up a whole data set, so what hangs on the shape alone is asked once for each.
+each text goes through them. Few shapes make up a whole data set: what hangs on the shape alone is asked once for each.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _slots(sample: Mapping[str, Any]) -> Iterator[tuple[str, Slot]]:
 
 @dataclass(frozen=True)
 class Plain:
-    """Some plain records: text t of all of them is ``data[starts[t] : ends[t]]``, row r has ``first[r] : first[r + 1]``."""
+    """Some plain records: text t is ``data[starts[t] : ends[t]]``, row r has the texts ``first[r] : first[r + 1]``."""
 
     kind: str
     data: np.ndarray  # uint8
