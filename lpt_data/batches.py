@@ -48,10 +48,10 @@ class TextBatch:
 class RecordBatch:
     """Rows that have a record, as Python values, which of plain rows are made when they are looked at."""
 
-    rows: Sequence[int]
+    rows: Sequence[int] | np.ndarray
     records: Sequence[dict[str, Any]]  # canonical
     beside: Sequence[dict[str, Any]]  # the other columns of each row; not to be changed
     data: Sequence[bytes]  # canonical bytes of the records
-    lines: Sequence[int]  # 1-based place of each row in the file
+    lines: Sequence[int] | np.ndarray  # 1-based place of each row in the file
     file: int  # index into Dataset.files
     plain: Plain | None = None  # the same records as columns, where they are plain

@@ -51,7 +51,7 @@ class _Collector:
         self.tokens: list[tuple[int, int, int, int]] = []
         self.faults: dict[str, list[tuple[int, str]]] = {}
         self.broken: dict[str, str] = {}
-        tables = (*contract.rules.values(), *contract.text_rules.values())
+        tables: list[Any] = [*contract.rules.values(), *contract.text_rules.values()]
         literals = dict.fromkeys(rule.literals for rule in tables if isinstance(rule, Marked) and rule.literals)
         self.literals = {group: number for number, group in enumerate(literals)}
         self.judged: Counter[str] = Counter()
@@ -236,7 +236,8 @@ class _Marks:
         if not isinstance(rule, Marked) or not (rule.patterns or rule.marks):
             return range(rows)
         found = np.zeros(rows, bool)
-        for pattern in (*rule.patterns, *(() if self._ascii else rule.marks)):
+        sought: list[str | bytes] = [*rule.patterns, *(() if self._ascii else rule.marks)]
+        for pattern in sought:
             if pattern not in self._searched:
                 self._searched[pattern] = self._search(pattern)
             found |= self._searched[pattern]

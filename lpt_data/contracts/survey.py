@@ -218,7 +218,7 @@ def question_hash(text: str) -> bytes:
 
 
 def row_keys(
-    kind: str, normaliser: str, rows: Sequence[int], records: Sequence[Record], beside: Sequence[Mapping[str, Any]]
+    kind: str, normaliser: str, rows: Sequence[int] | np.ndarray, records: Sequence[Record], beside: Sequence[Mapping[str, Any]]
 ) -> list[bytes]:
     """Return the key hash of each row; BadInputError where one has none: it could then be on both sides unseen."""
     try:
