@@ -21,6 +21,7 @@ class Matcher:
     """Groups of strings ready to be looked for."""
 
     single: np.ndarray  # uint64 [256], groups of the strings of one byte
+    begin: np.ndarray  # uint8 [2, 256], a bit in common: the two may be a pair
     bucket: np.ndarray  # uint16 [65536], number of the bucket of a pair, 0: none
     cuts: np.ndarray  # int64 [buckets + 1], first string of each bucket
     written: np.ndarray  # uint8, all strings
@@ -43,11 +44,16 @@ class Matcher:
                 continue
             anchor = max(range(len(string) - 1), key=lambda i: _rarity(string[i]) * _rarity(string[i + 1]))
             by_pair.setdefault(string[anchor] | string[anchor + 1] << 8, []).append((string, anchor))
+        begin = np.zeros((2, 256), np.uint8)
+        for number, pair in enumerate(by_pair):
+            begin[0, pair & 255] |= np.uint8(1 << number % 8)
+            begin[1, pair >> 8] |= np.uint8(1 << number % 8)
         bucket = np.zeros(65536, np.uint16)
         bucket[list(by_pair)] = np.arange(1, len(by_pair) + 1)
         every = [found for strings in by_pair.values() for found in strings]
         return cls(
             single,
+            begin,
             bucket,
             np.cumsum([0, 0, *map(len, by_pair.values())]),
             np.frombuffer(b"".join(string for string, _ in every), np.uint8),
@@ -58,7 +64,7 @@ class Matcher:
 
     def find(self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray, first: np.ndarray) -> np.ndarray:
         """Return the groups of which some text of each row (`lpt_data.plain.Plain`) holds a string: uint64 [n]."""
-        tables = (self.single, self.bucket, self.cuts, self.written, self.bounds, self.anchors, self.groups)
+        tables = (self.single, self.begin, self.bucket, self.cuts, self.written, self.bounds, self.anchors, self.groups)
         return _find(data, starts, ends, first, *tables)
 
 
@@ -83,6 +89,7 @@ def _find(
     ends: np.ndarray,
     first: np.ndarray,
     single: np.ndarray,
+    begin: np.ndarray,
     bucket: np.ndarray,
     cuts: np.ndarray,
     written: np.ndarray,
@@ -100,7 +107,8 @@ def _find(
             for i in range(start, end):
                 byte = int(data[i])
                 bits |= single[byte]
-                place = bucket[before | byte << 8]
+                pair = begin[0, before] & begin[1, byte]
+                place = bucket[before | byte << 8] if pair else 0
                 before = byte
                 if place == 0 or i == start:
                     continue

@@ -9,6 +9,8 @@ each text goes through them. Few shapes make up a whole data set: what hangs on 
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -145,22 +147,26 @@ class Plain:
 
     def strings(self, texts: np.ndarray) -> list[str]:
         """Return texts by their numbers, "" for -1."""
-        whole = self.data.tobytes()
-        bounds = zip(texts.tolist(), self.starts[texts].tolist(), self.ends[texts].tolist(), strict=True)
+        if not len(texts):
+            return []
+        starts, ends = self.starts[texts], self.ends[texts]
+        low = int(starts.min())
+        whole = self.data[low : int(ends.max())].tobytes()
+        bounds = zip(texts.tolist(), (starts - low).tolist(), (ends - low).tolist(), strict=True)
         return [whole[start:end].decode() if text >= 0 else "" for text, start, end in bounds]
 
-    def joined(self, taken: np.ndarray, rows: Sequence[int]) -> list[str]:
-        """Return the taken texts (bool [m]) of some rows, those of a row with line feeds between them."""
-        found = []
-        for row in rows:
-            texts = [t for t in range(int(self.first[row]), int(self.first[row + 1])) if taken[t]]
-            found.append("\n".join(filter(None, self.strings(np.array(texts, np.int64)))))
-        return found
+    def joined(self, taken: np.ndarray, rows: np.ndarray) -> list[str]:
+        """Return the taken texts (bool [m]) of some rows (int64), those of a row with line feeds between them."""
+        counts = np.diff(self.first)
+        chosen = np.zeros(len(self), bool)
+        chosen[rows] = True
+        numbers = np.flatnonzero(taken & np.repeat(chosen, counts))
+        texts = iter(self.strings(numbers))
+        each = np.bincount(np.repeat(np.arange(len(self)), counts)[numbers], minlength=len(self))[rows]
+        return ["\n".join(filter(None, itertools.islice(texts, n))) for n in each.tolist()]
 
     def fold(self, taken: np.ndarray, rule: folding.Rule, before: bytes = b"") -> np.ndarray:
         """Return the SHA-256 of the taken texts (bool [m]) of each row, folded, behind some bytes: uint8 [n, 32]."""
-        import hashlib
-
         from lpt_data.plain_kernels import folded, hashed
 
         table = np.frombuffer(rule.table, np.uint8)
@@ -170,11 +176,12 @@ class Plain:
             self.data, self.starts, self.ends, self.first, taken, table, classes, bool(rule.math), start
         )
         digests = hashed(*written)
-        rows = np.flatnonzero(odd).tolist()
-        if rows:
+        rows = np.flatnonzero(odd)
+        if len(rows):
+            texts = self.joined(taken, rows)
+            own = [hashlib.sha256(before + rule.define(text).encode()).digest() for text in texts]
             digests = digests.copy()
-        for row, text in zip(rows, self.joined(taken, rows), strict=True):
-            digests[row] = np.frombuffer(hashlib.sha256(before + rule.define(text).encode()).digest(), np.uint8)
+            digests[rows] = np.frombuffer(b"".join(own), np.uint8).reshape(-1, 32)
         return digests
 
     def keys(self, normaliser: str) -> np.ndarray:

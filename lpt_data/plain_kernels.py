@@ -15,7 +15,7 @@ from lpt_data import sha256_lanes
 from lpt_data.folding import BARE, BLANK, DIGIT, LETTER
 from lpt_data.json_strings import _copy, escape, room_to_escape
 from lpt_data.sha256_lanes import BLOCK, pad
-from lpt_data.wide import WIDTH
+from lpt_data.wide import WIDTH, high_mask
 
 _POINT, _HYPHEN, _COMMA = 46, 45, 44
 _HEAD = 64  # bytes of two texts that are compared
@@ -115,6 +115,64 @@ def _marked(data: np.ndarray, i: int, start: int, end: int, classes: np.ndarray,
 
 
 @njit(nogil=True, cache=True)
+def _is_ascii(data: np.ndarray, i: int, end: int) -> bool:
+    while i + WIDTH <= end:
+        if high_mask(data, i):
+            return False
+        i += WIDTH
+    while i < end:
+        if data[i] >= 128:
+            return False
+        i += 1
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _fold_text(
+    data: np.ndarray, start: int, stop: int, table: np.ndarray, out: np.ndarray, begin: int, end: int
+) -> int:
+    """Write a text from ``end`` on, a blank for each run of blanks; no branch that a processor would have to guess."""
+    blank = end == begin or out[end - 1] == BLANK
+    for i in range(start, stop):
+        new = table[data[i]]
+        again = blank
+        blank = new == BLANK
+        out[end] = new
+        end += not (blank and again)
+    return end
+
+
+@njit(nogil=True, cache=True)
+def _fold_math(
+    data: np.ndarray,
+    start: int,
+    stop: int,
+    table: np.ndarray,
+    classes: np.ndarray,
+    out: np.ndarray,
+    begin: int,
+    end: int,
+) -> int:
+    """The same with the marks of numbers, and without blanks beside operators."""
+    for i in range(start, stop):
+        byte = data[i]
+        new = int(table[byte])
+        if byte in (_POINT, _HYPHEN, _COMMA):
+            new = _marked(data, i, start, stop, classes, new)
+            if new < 0:
+                continue
+        last = int(out[end - 1]) if end > begin else BLANK
+        if new == BLANK:
+            if last == BLANK or classes[last] & BARE:
+                continue
+        elif last == BLANK and end > begin and classes[new] & BARE:
+            end -= 1
+        out[end] = new
+        end += 1
+    return end
+
+
+@njit(nogil=True, cache=True)
 def folded(
     data: np.ndarray,
     starts: np.ndarray,
@@ -141,31 +199,19 @@ def folded(
         out[at : at + len(before)] = before
         begin = at + len(before)
         end = begin
-        pending = False
         for text in range(first[row], first[row + 1]):
             if not taken[text] or wide[row]:
                 continue
-            pending = True
-            for i in range(starts[text], ends[text]):
-                byte = data[i]
-                if byte >= 128:
-                    wide[row] = True
-                    break
-                new = int(table[byte])
-                if math and (byte in (_POINT, _HYPHEN, _COMMA)):
-                    new = _marked(data, i, starts[text], ends[text], classes, new)
-                    if new < 0:
-                        continue
-                if new == BLANK:
-                    pending = True
-                    continue
-                if pending:
-                    pending = False
-                    if end > begin and not (classes[out[end - 1]] | classes[new]) & BARE:
-                        out[end] = BLANK
-                        end += 1
-                out[end] = new
+            if end > begin and out[end - 1] != BLANK and not (math and classes[out[end - 1]] & BARE):
+                out[end] = BLANK
                 end += 1
+            if not _is_ascii(data, starts[text], ends[text]):
+                wide[row] = True
+            elif math:
+                end = _fold_math(data, starts[text], ends[text], table, classes, out, begin, end)
+            else:
+                end = _fold_text(data, starts[text], ends[text], table, out, begin, end)
+        end -= end > begin and out[end - 1] == BLANK
         lengths[row] = end - at
         at = pad(out, at, lengths[row])
         cuts[row + 1] = at
@@ -214,6 +260,57 @@ def begin_differently(
             i += 1
             j += 1
     return found
+
+
+@njit(nogil=True, cache=True)
+def ends_of(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, words: int, seen: int, kept: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The first and the last words of each text, in lower case and with single blanks: uint8 [n, kept] twice.
+
+    They are those of the first and last ``seen`` characters; of more than ``kept`` the first or last ones stay. NUL
+    stands where there is none. Which texts hold NUL or other bytes than ASCII there and are left out: bool [n].
+    """
+    heads = np.zeros((len(starts), kept), np.uint8)
+    tails = np.zeros((len(starts), kept), np.uint8)
+    odd = np.zeros(len(starts), np.bool_)
+    for row in range(len(starts)):
+        start, end = starts[row], ends[row]
+        for i in range(max(start, end - 4 * seen), end):  # of other bytes than ASCII, up to four are a character
+            odd[row] |= data[i] >= 128 or data[i] == 0
+        for i in range(start, min(start + 4 * seen, end)):
+            odd[row] |= data[i] >= 128 or data[i] == 0
+        if odd[row]:
+            continue
+        i, at, left = _past_spaces(data, start, min(start + seen, end)), 0, words
+        while i < min(start + seen, end) and at < kept and left:
+            blank = _is_space(data[i])
+            heads[row, at] = 32 if blank else _lower(data[i])
+            at += 1
+            i = _past_spaces(data, i, min(start + seen, end)) if blank else i + 1
+            left -= blank
+        if at and heads[row, at - 1] == 32 and (not left or i >= min(start + seen, end)):
+            heads[row, at - 1] = 0
+        first = max(start, end - seen)
+        i, at, left = end, kept, words
+        while i > first and _is_space(data[i - 1]):
+            i -= 1
+        while i > first and at and left:
+            blank = _is_space(data[i - 1])
+            at -= 1
+            tails[row, at] = 32 if blank else _lower(data[i - 1])
+            i -= 1
+            while blank and i > first and _is_space(data[i - 1]):
+                i -= 1
+            left -= blank
+        if at < kept and tails[row, at] == 32 and (not left or i <= first):
+            tails[row, at] = 0
+    return heads, tails, odd
+
+
+@njit(nogil=True, cache=True)
+def _lower(byte: int) -> int:
+    return byte | 32 if 65 <= byte <= 90 else byte
 
 
 @njit(nogil=True, cache=True)

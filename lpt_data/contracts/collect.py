@@ -47,7 +47,9 @@ class _Collector:
         self.lines: list[np.ndarray] = []
         self.files: list[np.ndarray] = []
         self.has_extra = False
-        self.ids, self.keys, self.asked, self.learned = bytearray(), bytearray(), bytearray(), bytearray()
+        self.ids: list[np.ndarray] = []
+        self.keys: list[np.ndarray] = []
+        self.asked, self.learned = bytearray(), bytearray()
         self.tokens: list[tuple[int, int, int, int]] = []
         self.faults: dict[str, list[tuple[int, str]]] = {}
         self.broken: dict[str, str] = {}
@@ -69,9 +71,11 @@ class _Collector:
         self.lines.append(np.asarray(batch.lines, np.int64))
         self.files.append(np.full(len(batch.rows), batch.file, np.int64))
         self.has_extra = self.has_extra or any(batch.beside)
-        ids, keys = self.identities(batch)
-        self.ids += b"".join(ids)
-        self.keys += b"".join(keys)
+        names, hashes = self.identities(batch)
+        self.ids.append(names)
+        self.keys.append(hashes)
+        needed = contract.look is not None or contract.rate is not None or self.sample is not None
+        ids, keys = (as_bytes(names), as_bytes(hashes)) if needed else ([], [])
         self.split_up(batch)
         if contract.look is not None:
             self.facts += contract.look(batch, self.normaliser, keys)
@@ -89,13 +93,13 @@ class _Collector:
         if self.lent.verifiers is not None:
             self.judge(start, batch, self.lent.verifiers)
 
-    def identities(self, batch: RecordBatch) -> tuple[list[bytes], list[bytes]]:
-        """The record id and the key hash of each row."""
+    def identities(self, batch: RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+        """The record id and the key hash of each row, uint8 [n, 32]."""
         kind, normaliser, plain = self.kind, self.normaliser, batch.plain
-        ids = as_bytes(plain.ids) if plain is not None else [id_of(kind, data) for data in batch.data]
+        ids = plain.ids if plain is not None else _digests([id_of(kind, data) for data in batch.data])
         if plain is not None and normaliser in FOLDED:
-            return ids, as_bytes(plain.keys(normaliser))
-        return ids, row_keys(kind, normaliser, batch.rows, batch.records, batch.beside)
+            return ids, plain.keys(normaliser)
+        return ids, _digests(row_keys(kind, normaliser, batch.rows, batch.records, batch.beside))
 
     def split_up(self, batch: RecordBatch) -> None:
         """Keep what stands for what each row asks and teaches."""
@@ -256,6 +260,14 @@ def _matcher(groups: tuple[tuple[bytes, ...], ...]) -> Matcher:
     return Matcher.of(groups)
 
 
+def _digests(names: Sequence[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(names), np.uint8).reshape(-1, 32)
+
+
+def _stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros((0, 32), np.uint8), *parts])
+
+
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
@@ -298,8 +310,8 @@ def survey_split(
         rows=_joined(seen.rows),
         lines=_joined(seen.lines),
         files=_joined(seen.files),
-        ids=_columns(seen.ids, 32),
-        keys=_columns(seen.keys, 32),
+        ids=_stacked(seen.ids),
+        keys=_stacked(seen.keys),
         asked=_columns(seen.asked, 16),
         learned=_columns(seen.learned, 16),
         tokens=np.asarray(seen.tokens, np.int64).reshape(-1, 4),

@@ -123,7 +123,10 @@ def _place(part: SplitSurvey, position: int) -> str:
 
 def _compared_again(survey: Survey) -> list[tuple[SplitSurvey, int, Facts]]:
     """Pairs whose prompt has more than one of them, in any split: no other can repeat or contradict anything."""
-    times = Counter(facts.prompt for part in survey.splits for facts in part.facts)
+    prompts = [facts.prompt for part in survey.splits for facts in part.facts]
+    if len(set(prompts)) == len(prompts):
+        return []
+    times = Counter(prompts)
     return [found for found in _every(survey) if times[found[2].prompt] > 1]
 
 
@@ -172,13 +175,18 @@ def _lengths(survey: Survey) -> np.ndarray:
 
 
 def _longer(side: int) -> Measure:
-    def found(place: tuple[SplitSurvey, int, Facts]) -> Finding:
-        part, position, facts = place
-        return part.finding(position, f"chosen {facts.lengths[0]} characters, rejected {facts.lengths[1]}")
-
     def measure(survey: Survey) -> Outcome:
-        places = [place for place in _every(survey) if place[2].lengths[side] > place[2].lengths[1 - side]]
-        means = _lengths(survey).mean(axis=0) if survey.n else (0.0, 0.0)
+        lengths = _lengths(survey)
+        starts = np.cumsum([0, *map(len, survey.splits)])
+
+        def found(number: int) -> Finding:
+            split = int(np.searchsorted(starts, number, "right")) - 1
+            one, other = lengths[number].tolist()
+            position = number - int(starts[split])
+            return survey.splits[split].finding(position, f"chosen {one} characters, rejected {other}")
+
+        places = np.flatnonzero(lengths[:, side] > lengths[:, 1 - side]).tolist()
+        means = lengths.mean(axis=0) if survey.n else (0.0, 0.0)
         reason = f"mean {means[0]:.0f} characters chosen, {means[1]:.0f} rejected"
         return Outcome(share(len(places), survey.n), survey.n, Found(places, found), reason=reason)
 
@@ -196,9 +204,8 @@ def longer_wins(survey: Survey) -> Outcome:
 
 def _scored(test: Callable[[float], bool], what: str) -> Measure:
     def measure(survey: Survey) -> Outcome:
-        scored = [
-            (part, position, facts.margin) for part, position, facts in _every(survey) if facts.margin is not None
-        ]
+        every = _every(survey) if any(part.has_extra for part in survey.splits) else ()
+        scored = [(part, position, facts.margin) for part, position, facts in every if facts.margin is not None]
         if not scored:
             return skipped(NO_SCORES, survey.n)
         findings = tuple(part.finding(position, f"{what}: margin {m:g}") for part, position, m in scored if test(m))

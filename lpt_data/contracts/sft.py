@@ -168,20 +168,15 @@ def spans(plain: Plain) -> tuple[np.ndarray, np.ndarray]:
 
 def look(batch: RecordBatch, key: str, keys: Sequence[bytes]) -> list[replies.Facts]:
     """Return what is kept of the last replies."""
-    return replies.look(replies_of(batch))
-
-
-def replies_of(batch: RecordBatch) -> list[str]:
-    """Return the last reply of each row."""
     plain = batch.plain
     if plain is None:
-        return [reply(record) for record in batch.records]
+        return replies.look([reply(record) for record in batch.records])
 
     def last(shape: Shape) -> int:
         return max((i for i, slot in enumerate(shape.slots) if slot.role == "assistant"), default=-1)
 
     place = plain.of_shape(last)
-    return plain.strings(np.where(place < 0, -1, plain.first[:-1] + place))
+    return replies.look_plain(plain, np.where(place < 0, -1, plain.first[:-1] + place))
 
 
 def reply(record: Record) -> str:

@@ -207,6 +207,12 @@ def as_bytes(digests: np.ndarray) -> list[bytes]:
     return [data[i : i + width] for i in range(0, len(data), width)]
 
 
+def all_differ(digests: np.ndarray) -> bool:
+    """Return whether no two rows of uint8 [n, w], hashes all, are equal; told by their first eight bytes."""
+    first = np.sort(np.ascontiguousarray(digests[:, :8]).view(np.uint64).reshape(-1))
+    return not (first[1:] == first[:-1]).any()
+
+
 def short_hash(data: bytes) -> bytes:
     """Return 16 bytes that stand for the bytes given."""
     return hashlib.sha256(data).digest()[:16]
@@ -218,7 +224,11 @@ def question_hash(text: str) -> bytes:
 
 
 def row_keys(
-    kind: str, normaliser: str, rows: Sequence[int] | np.ndarray, records: Sequence[Record], beside: Sequence[Mapping[str, Any]]
+    kind: str,
+    normaliser: str,
+    rows: Sequence[int] | np.ndarray,
+    records: Sequence[Record],
+    beside: Sequence[Mapping[str, Any]],
 ) -> list[bytes]:
     """Return the key hash of each row; BadInputError where one has none: it could then be on both sides unseen."""
     try:
