@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpt_data.audit import audit
-from lpt_data.contracts import CONTRACTS
+from lpt_data.contracts import CONTRACTS, replies
 from lpt_data.contracts.common import Marked, strings
 from lpt_data.contracts.survey import as_bytes, row_keys
 from lpt_data.dataset import Dataset
@@ -166,6 +166,16 @@ def test_what_columns_spare_a_rule_holds_nothing_for_it(made):
         assert len(asked) == len(rows)
         for value, looked_at in zip(values, asked.tolist(), strict=True):
             assert looked_at or rule(value) is None, (name, value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(alphabet="aB \t\n.\x1c\0\xe9", max_size=90) | texts, min_size=1, max_size=8))
+def test_the_ends_of_replies_are_those_of_str_split(said):
+    rows = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]} for text in said]
+    plain = plain_of("messages", "sft", _table("messages", rows))
+    assert plain is not None
+    assert replies.look_plain(plain, np.arange(1, 2 * len(said), 2)) == replies.look(said)
+    assert replies.look_plain(plain, np.full(2, -1)) == replies.look(["", ""])
 
 
 @settings(max_examples=100, deadline=None)
