@@ -24,6 +24,7 @@ Config = TypeVar("Config")
 SCHEDULES = ("constant", "linear", "cosine")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+SHARDINGS = ("none", "fsdp2")
 MIX_SCHEDULES = ("auto", "follow", "ignore")
 EXECUTIONS = ("auto", "graph", "compiled", "eager", "rows")
 TRUNCATIONS = ("drop", "keep_start")
@@ -92,9 +93,13 @@ class RunOptions:
     eval_steps: int = 0  # evaluation every so many steps; 0: at the end, when there is an evaluation split
     device: str = "auto"  # auto | cpu | cuda
     dtype: str = "auto"  # of the forward pass; auto: float32 on CPU, bfloat16 on CUDA
+    sharding: str = "none"  # under torchrun: none: every process has all weights; fsdp2: they are spread over them
+    ddp_timeout: int = 1800  # seconds that a process waits for the others before it gives up
 
     def __post_init__(self) -> None:
         one_of("device", self.device, DEVICES)
+        one_of("sharding", self.sharding, SHARDINGS)
+        at_least("ddp_timeout", self.ddp_timeout, 1)
         one_of("dtype", self.dtype, DTYPES)
         at_least("logging_steps", self.logging_steps, 1)
         at_least("save_steps", self.save_steps, 0)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from peft import PeftModel
 
@@ -26,6 +27,8 @@ from lpt_train.flat import FlatBatch, Shape, flatten
 from lpt_train.heads import causal_model, decoder, head_logprobs
 from lpt_train.models import Placement
 from lpt_train.packing import Row
+from lpt_train.ranks import SOLO, Ranks
+from lpt_train.sharded import shard
 from lpt_train.varlen import NAME
 from manifests.errors import LptError, RefusedError
 
@@ -33,6 +36,9 @@ WAYS = ("graph", "compiled", "eager", "rows")
 Extras = Mapping[str, torch.Tensor]
 # (log-probs [N], batch, extras) -> the scalar to go backward from, and tensors to report.
 Objective = Callable[[torch.Tensor, FlatBatch, Extras], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+
+# A micro-batch of nothing: what a process computes when a step has none left for it.
+BLANK = Row(-1, np.zeros(2, np.int32), np.zeros(2, np.uint8))
 
 Work = Callable[[FlatBatch, Extras], dict[str, torch.Tensor]]
 
@@ -52,17 +58,22 @@ class MicroBatch:
         most_rows: int,
         pad_id: int,
         chunk: int = 1024,
+        ranks: Ranks = SOLO,
     ) -> None:
         self.model, self.place, self.objective, self.pad_id, self.chunk = model, place, objective, pad_id, chunk
+        self.ranks = ranks
         self.notes: list[str] = []
         self._plain = Shape(longest)
         self._filled = Shape.of(longest, most_tokens, most_rows, chunk)
-        self._parameters = trainable(model)  # walking through the modules takes longer than a replay
         self._recorded: dict[Any, Work] = {}
         self._warm: set[Any] = set()  # shapes that have run once, so that they are compiled
         self._pool: Any = None
         self._asked = execution
         self.way = self._choose(execution)
+        self._through = self._hidden_logprobs if not ranks.sharded else shard(
+            model, self._hidden_logprobs, _layers(model) or (), world=ranks.world, device=place.device
+        )  # fmt: skip
+        self._parameters = trainable(model)  # walking through the modules takes longer than a replay
 
     def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         """Add the gradients of these rows; return `loss` and what the objective reports, detached, on the device."""
@@ -85,13 +96,15 @@ class MicroBatch:
         without_adapter = self.model.disable_adapter() if isinstance(self.model, PeftModel) else nullcontext()
         self.model.eval()
         with without_adapter:
+            for parameter in self._parameters if self.ranks.sharded else ():
+                parameter.requires_grad_(True)  # peft turned it off; parts that are gathered first so would stay so
             found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
         self.model.train(was_training)
         return found
 
     def _scored(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
         with self.place.autocast():
-            return {"sums": row_sums(self._logprobs(batch), batch)}
+            return {"sums": row_sums(self._through(batch), batch)}
 
     def _run(self, name: str, work: Work, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         fixed = self.way in ("graph", "compiled")
@@ -128,14 +141,14 @@ class MicroBatch:
         """Log-probs [N] of the targets of rows, without gradients, filler or compilation."""
         batch = flatten(rows, self.pad_id, self._plain).to(self.place.device)
         with torch.compiler.set_stance("force_eager"), self.place.autocast():
-            return self._logprobs(batch), batch
+            return self._through(batch), batch
 
     @torch.no_grad()
     def _hidden_of(self, rows: Sequence[Row]) -> torch.Tensor:
         with self.place.autocast():
             return self._hidden(flatten(rows, self.pad_id, self._plain).to(self.place.device)).float()
 
-    def _logprobs(self, batch: FlatBatch) -> torch.Tensor:
+    def _hidden_logprobs(self, batch: FlatBatch) -> torch.Tensor:
         hidden_T_H = self._hidden(batch)
         return head_logprobs(
             self.model, hidden_T_H[batch.predict_N], batch.targets_N, 1.0, self.chunk, False,
@@ -159,7 +172,7 @@ class MicroBatch:
 
     def _forward_backward(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
         with self.place.autocast():
-            logp_N = self._logprobs(batch)
+            logp_N = self._through(batch)
         loss, report = self.objective(logp_N, batch, extras)
         loss.backward()
         return {"loss": loss.detach(), **{name: value.detach() for name, value in report.items()}}
@@ -197,7 +210,8 @@ class MicroBatch:
         still_extras = {name: tensor.clone() for name, tensor in extras.items()}
         still_batch = batch.with_tensors(still)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Of this thread alone: NCCL has one that looks after events of its own.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             outcome = work(still_batch, still_extras)
         self._pool = self._pool or graph.pool()
 
@@ -220,11 +234,21 @@ class MicroBatch:
             parameter.grad = None  # the first micro-batch of the run: nothing is lost
 
     def _choose(self, execution: str) -> str:
+        way = self._found(execution)
+        if self.ranks.sharded and way in ("graph", "rows"):  # gathered anew in each pass; a pass of each row of its own
+            raise RefusedError(
+                f"execution={way} does not go with weights that are spread over processes", seen="sharding=fsdp2",
+                next="sharding=none, or execution=auto",
+            )  # fmt: skip
+        return way
+
+    def _found(self, execution: str) -> str:
         if execution == "rows":
             return "rows"
         asked = execution
         if execution == "auto":
-            fast = self.place.device.type == "cuda" and self.place.dtype is torch.bfloat16
+            cuda = self.place.device.type == "cuda" and not self.ranks.sharded
+            fast = cuda and self.place.dtype is torch.bfloat16
             execution = "graph" if fast and not _draws(self.model) else "eager"
         for way in WAYS[WAYS.index(execution) :]:
             problem = self._problem(way)

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from lpt_train.sharded import whole
+
 
 class Proof:
     """Takes digests of every tensor at the start, counts gradients in between, and compares at the end."""
@@ -68,7 +70,7 @@ class Proof:
 
 def tensor_digest(tensor: torch.Tensor) -> str:
     """sha256 of dtype, shape and bytes of a tensor, wherever it lives."""
-    plain = tensor.detach().cpu().contiguous()
+    plain = whole(tensor.detach()).cpu().contiguous()
     digest = hashlib.sha256(f"{plain.dtype} {tuple(plain.shape)}\0".encode())
     digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
