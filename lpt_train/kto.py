@@ -6,32 +6,29 @@ the estimate is taken from, are computed once before the first update.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.adapters import adamw, load_for_training
 from lpt_train.admitted import AdmittedSplit, check_tokenizer, check_trains, split_notes
-from lpt_train.checkpoint import save_checkpoint
-from lpt_train.config import to_mapping
 from lpt_train.config_kto import KTOConfig
+from lpt_train.data_order import shuffled
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.kto import kl_estimate, kto
 from lpt_train.micro_batch import Extras, MicroBatch, row_sums
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
-from lpt_train.packing import Row, epoch_order, units_at
+from lpt_train.packing import Row, epoch_order
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, mismatched, render_completions
-from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
-from lpt_train.schedule import multiplier
-from lpt_train.steps import batched, clipped, completions_id, dropped_notes, visited, whole_steps
+from lpt_train.runs import Progress, Run, RunResult, seed_everything
+from lpt_train.steps import batched, completions_id, dropped_notes, visited
+from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 
 
@@ -49,7 +46,7 @@ def train(
     Raises `RefusedError` for a split of another contract or tokenizer, for a class without completions and for a resume
     with another split or options, and `LptError` when the loss or a gradient is not finite.
     """
-    out, opt, options = Path(out), config.optim, config.run
+    out, options = Path(out), config.run
     check_trains(split, "kto")
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
@@ -64,14 +61,9 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, [c.row for c in completions], others, pad_id(tokenizer))
-    optimizer, trained = adamw(model, opt), trainable(model)
-    proof = Proof(model)
+    optimizer, proof = adamw(model, config.optim), Proof(model)
 
-    rows_a_step = size * config.gradient_accumulation_steps
-    rows_in_all = math.ceil(len(completions) * options.num_train_epochs)
-    if options.max_steps > 0:
-        rows_in_all = options.max_steps * rows_a_step
-    total = math.ceil(rows_in_all / rows_a_step)
+    order = shuffled(range(len(completions)), config)
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
         out, "kto", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
@@ -80,27 +72,19 @@ def train(
     )  # fmt: skip
     run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, None)
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
-    needed = visited(rows_in_all, len(completions), size, options.seed)
+    needed = visited(order.total_units, len(completions), size, options.seed)
     reference = _reference(run_micro_batch, [c.row for c in completions], needed, size)
     reference_of_others = _reference(run_micro_batch, others, needed, size)
-    start = 0
-    check = partial(whole_steps, rows_a_step=rows_a_step, total=total)
-    if resume and (back := run.take_up(model, optimizer, check=check)) is not None:
-        start = back.step
-        proof.restore(back.extra["proof"])
+    updates = Updates(
+        run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
+        tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress,
+    )  # fmt: skip
+    if resume:
+        updates.take_up(rows_a_step=order.per_step)
 
-    speed = Speed(start, total)
-    done = start
     with run.guarded(proof) as stop:
-        for step in range(start, total):
-            first = step * rows_a_step
-            taken = units_at(first, min(rows_a_step, rows_in_all - first), units=len(completions), seed=options.seed)
-            rate = opt.learning_rate * multiplier(
-                step, total_steps=total, warmup_steps=opt.warmup_steps, kind=opt.lr_scheduler_type
-            )
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-
+        for step in updates.steps(stop):
+            taken = order.lines(step)
             apart = [run_micro_batch.row_logprobs([others[i] for i in part]) for part in batched(taken, size)]
             ratio = torch.cat(apart).float().cpu() - torch.from_numpy(reference_of_others[taken])
             point = kl_estimate(ratio)  # one for the whole step, however it is cut
@@ -109,38 +93,14 @@ def train(
                 extras = _extras([completions[i] for i in part], reference[part], size, 1 / len(taken), point)
                 parts.append(run_micro_batch([completions[i].row for i in part], extras))
             sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
-            grad_norm = clipped(trained, opt.max_grad_norm)
-            run.require_finite(step + 1, loss=sums["loss"], grad_norm=grad_norm)
-            optimizer.step()
-            run_micro_batch.zero_grad()
-            proof.observe(grad_norm)
+            moved = updates.apply(step, sums["loss"])
 
-            done = step + 1
             tokens = sum(len(completions[i].row.ids) + len(others[i].ids) for i in taken)
             metrics = _class_means(sums) | {
-                "kl": float(point), "grad_norm": grad_norm, "learning_rate": rate, "tokens": tokens,
-                "epoch": min(first + rows_a_step, rows_in_all) / len(completions), **speed.step(done, tokens),
+                "kl": float(point), **moved, "tokens": tokens, "epoch": order.epoch(step + 1),
             }  # fmt: skip
-            last = done == total or bool(stop)
-            if last or step == start or done % options.logging_steps == 0:
-                run.log(done, metrics)
-            if progress is not None:
-                progress(done, total, metrics)
-            last = last or bool(stop)  # asked for since the line above was drawn
-            if last or (options.save_steps and done % options.save_steps == 0):
-                save_checkpoint(
-                    run.checkpoints, step=done, model=model, optimizer=optimizer, provenance=run.provenance,
-                    cursor={"place": min(done * rows_a_step, rows_in_all), "units": len(completions)},
-                    config=to_mapping(config), extra={"proof": proof.state()}, tokenizer=tokenizer,
-                    keep_last=options.save_total_limit,
-                )  # fmt: skip
-            if last:
-                break
-    return run.finish(
-        "done" if done >= total else "stopped", steps=done, proof=proof.finish(),
-        failures=[f"stopped by {stop.signal}"] if done < total else [], tokens_per_second=speed.tokens_per_second,
-        extra={"data": rendered.to_json(), **parameter_report(model), "execution": run_micro_batch.way},
-    )  # fmt: skip
+            updates.end(step, metrics, tokens=tokens)
+    return updates.finish(extra={"data": rendered.to_json(), "execution": run_micro_batch.way})
 
 
 def _objective(config: KTOConfig) -> Any:

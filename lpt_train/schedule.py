@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+
+from lpt_train.config import Optim
 
 
 def multiplier(step: int, *, total_steps: int, warmup_steps: int = 0, kind: str = "linear") -> float:
@@ -21,3 +24,14 @@ def multiplier(step: int, *, total_steps: int, warmup_steps: int = 0, kind: str 
     if kind == "linear":
         return 1.0 - progress
     raise ValueError(f"no schedule {kind!r}")
+
+
+def schedule_of(optim: Optim, total_steps: int) -> Callable[[int], float]:
+    """`multiplier` as a function of the step alone, for a run of `total_steps` with these options."""
+
+    def at(step: int) -> float:
+        return multiplier(
+            step, total_steps=total_steps, warmup_steps=optim.warmup_steps, kind=optim.lr_scheduler_type
+        )  # fmt: skip
+
+    return at
