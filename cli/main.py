@@ -108,7 +108,8 @@ def run() -> None:
         error(problem, json_too="--json" in sys.argv)
         sys.exit(problem.exit_code)
     except LptError as problem:
-        error(problem, json_too="--json" in sys.argv)
+        if _first_to_tell(problem):
+            error(problem, json_too="--json" in sys.argv)
         sys.exit(problem.exit_code)
     except ReaderGoneError:
         sys.exit(0)
@@ -116,3 +117,16 @@ def run() -> None:
         if end.code == 130:  # Typer's answer to Ctrl-C
             say("interrupted; nothing under a final name is half-written", style="yellow")
         raise
+
+
+def _first_to_tell(problem: LptError) -> bool:
+    """Whether nobody told what went wrong yet: of several processes under torchrun one does."""
+    if os.environ.get("WORLD_SIZE", "1") == "1" or "MASTER_PORT" not in os.environ:
+        return True
+    from lpt_train.ranks import first_to_fail
+
+    return first_to_fail(problem)
+
+
+if __name__ == "__main__":  # torchrun -m cli.main
+    run()

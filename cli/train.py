@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +14,7 @@ from cli.output import as_json, say, table, tell_head
 from manifests.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 app = typer.Typer(help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -59,6 +61,7 @@ EvalSplit = Annotated[
 SFT_EXAMPLES = examples(
     "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4",
     "lpt train sft --admitted chats:train --model tiny --out runs/tiny --set max_steps=20",
+    "torchrun --nproc-per-node 2 --no-python lpt train sft --admitted chats:train --model ./model --out runs/sft",
     "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4 "
     "--resume",
 )
@@ -217,22 +220,42 @@ def _run(
     catalog: Path | None,
     json: bool,
 ) -> None:
+    from lpt_train.ranks import leave
     from manifests.catalog import Catalog
 
-    opened = Catalog.open(catalog)
-    split = load(admitted, unadmitted, contract, opened)
-    evaluation = load(eval_split, None, contract, opened) if eval_split else None
-    line = StepLine()
-    extra = {"eval_split": evaluation} if evaluation is not None else {}
-    result = train(config, split=split, out=out, catalog=opened, progress=line, resume=resume, **extra)
-    line.close()
-    if json:
-        as_json(result.to_json())
-    else:
-        show_run(result.to_json())
-    tell_head(opened)
-    if code := exit_code(result.body):
-        raise typer.Exit(code)
+    with _one_voice() as talks:
+        opened = Catalog.open(catalog)
+        split = load(admitted, unadmitted, contract, opened)
+        evaluation = load(eval_split, None, contract, opened) if eval_split else None
+        line = StepLine()
+        extra = {"eval_split": evaluation} if evaluation is not None else {}
+        result = train(config, split=split, out=out, catalog=opened, progress=line, resume=resume, **extra)
+        line.close()
+        leave()
+        if json:
+            as_json(result.to_json())
+        else:
+            show_run(result.to_json())
+        tell_head(opened)
+        if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
+            raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _one_voice() -> Iterator[bool]:
+    """Of several processes under torchrun the first talks, which is what this gives; an error leaves here and is told
+    by the process that meets it first."""
+    from lpt_train.ranks import launched
+
+    if launched() == 1 or os.environ["RANK"] == "0":
+        yield True
+        return
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nothing,
+        contextlib.redirect_stdout(nothing),
+        contextlib.redirect_stderr(nothing),
+    ):
+        yield False
 
 
 # What a shell reports for a command that ended by the signal.

@@ -24,6 +24,11 @@ class Proof:
         self.updates = 0
         self.nonzero_gradients = 0
 
+    @property
+    def start(self) -> str:
+        """The digest over all trained tensors as they were at the start."""
+        return _join(self._trainable_before)
+
     def observe(self, grad_norm: float) -> None:
         """Count one optimizer step and whether its gradient (global norm) was anything but zero."""
         self.updates += 1
@@ -61,7 +66,7 @@ class Proof:
             "verdict": verdict, "updates": self.updates, "nonzero_gradients": self.nonzero_gradients,
             "trainable_tensors": len(after), "changed_tensors": changed, "frozen_unchanged": frozen_unchanged,
             "frozen_tensors": sum(not p.requires_grad for p in self._model.parameters()),
-            "start": _join(self._trainable_before), "end": _join(after),
+            "start": self.start, "end": _join(after),
         }  # fmt: skip
 
     def _frozen(self) -> str:

@@ -88,10 +88,6 @@ class Ranks:
         """Whether `flag` is set in any process: all of them get the same answer."""
         return bool(self.sums({"flag": float(flag)})["flag"])
 
-    def most(self, value: int) -> int:
-        """The largest of the processes' values."""
-        return max(self.gathered(value))
-
     def gathered(self, value: Any) -> list[Any]:
         """The value of each process, by rank."""
         if self.world == 1:
@@ -145,19 +141,18 @@ class Ranks:
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """What a process meets when another one is gone: an error that says so, with that one's reason if it left one."""
+        """Around a collective call: what is raised when another process is gone says so."""
         try:
             yield
         except RuntimeError as error:  # torch's errors of communication are of this type
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            left = _reason_left()
-            if left is not None:
-                raise LptError(f"another process of the run failed: {left['what']}", seen=left["seen"]) from error
-            raise LptError(
-                "another process of the run has ended or does not answer", seen=str(error).splitlines()[0][:300],
-                next="torchrun says above or below which one; then go on from the last checkpoint with --resume",
-            ) from error  # fmt: skip
+            raise _alone(error) from error
+
+    def lost(self, error: BaseException) -> LptError | None:
+        """What to raise in place of an error that means that another process is gone; None for any other error."""
+        of_gloo = isinstance(error, RuntimeError) and "gloo" in str(error).lower()
+        return _alone(error) if self.world > 1 and (of_gloo or isinstance(error, dist.DistError)) else None
 
 
 SOLO = Ranks()
@@ -264,6 +259,17 @@ def first_to_fail(problem: LptError) -> bool:
         what = f"process {os.environ['RANK']}: {problem.what}"
         store.set("reason", json.dumps({"what": what, "seen": problem.seen}))
     return True
+
+
+def _alone(error: BaseException) -> LptError:
+    """That another process is gone, with its reason if it left one."""
+    left = _reason_left()
+    if left is not None:
+        return LptError(f"another process of the run failed: {left['what']}", seen=left["seen"])
+    return LptError(
+        "another process of the run has ended or does not answer", seen=str(error).splitlines()[0][:300],
+        next="torchrun says which one; go on from the last checkpoint with --resume",
+    )  # fmt: skip
 
 
 def _reason_left() -> dict[str, str] | None:

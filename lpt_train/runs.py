@@ -224,7 +224,10 @@ class Run:
                 try:
                     yield stop
                 except BaseException as error:  # recorded before a signal can end the process
-                    self._failed(error, proof)
+                    lost = self.ranks.lost(error)
+                    self._failed(lost or error, proof)
+                    if lost is not None:
+                        raise lost from error
                     raise
             self._stopped_by = stop.signal
         except BaseException as error:

@@ -1,7 +1,7 @@
-"""Weights spread over the processes of a run (FSDP2): each holds a part of every tensor and gathers a layer to use it.
+"""Weights spread over the processes of a run (FSDP2): each holds a part of every tensor, gathers a layer to use it.
 
-Gathered around a call are the parameters of the module that is called. What a loop calls is the decoder and then rows of
-the vocabulary head, never the model's own `forward`; so the way from tokens to log-probs is made one module
+Gathered around a call are the parameters of the module that is called. What a loop calls is the decoder and then rows
+of the vocabulary head, never the model's own `forward`; so the way from tokens to log-probs is made one module
 (`Through`), which gathers embedding, norm and head, and each layer of the decoder gathers its own.
 
 Gradients are summed, not averaged: the loss has its denominator already. A checkpoint is written whole, from tensors

@@ -10,7 +10,8 @@ A loop takes its steps from here, computes gradients in its own lines, and hands
             updates.end(step, {"loss": loss, **moved, …})  # speed, evaluation, log, progress, checkpoint
     return updates.finish()
 
-Steps are counted from 0; `done` is the number of steps behind.
+Steps are counted from 0; `done` is the number of steps behind. Of several processes (`run.ranks`) all come here with
+the gradients of their part of the step: they are added up here, and what is decided here is decided for all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from lpt_train.adapters import parameter_report, trainable
 from lpt_train.checkpoint import Restored, save_checkpoint
 from lpt_train.config import to_mapping
 from lpt_train.proof import Proof
-from lpt_train.runs import Progress, Run, RunResult, Speed
+from lpt_train.runs import Progress, Run, RunResult, Speed, peak_memory_bytes
+from lpt_train.sharded import made_whole
 from lpt_train.steps import clipped, whole_steps
 from lpt_train.stop import StopRequest
 
@@ -60,6 +62,7 @@ class Updates:
 
     def __post_init__(self) -> None:
         self._trained = trainable(self.model)  # walking through the modules takes longer than a small step
+        self._asked = False  # to stop: by a signal to any of the processes
 
     def take_up(self, *, rows_a_step: int | None = None) -> Restored | None:
         """Go on from the newest checkpoint, if there is one.
@@ -77,11 +80,13 @@ class Updates:
         """The first step of each group, until the run is as long as asked or was asked to stop."""
         self._stop = stop
         self._speed = Speed(self.start, self.total)
+        self.run.ranks.require_same("weights before the first step", self.proof.start)
         if self.evaluate is not None and self.start == 0:
             self.run.log(0, self.evaluate())
         while self.done < self.total:
+            self.run.ranks.seed(self.config.run.seed, self.done)
             yield self.done
-            if self._stop:
+            if self._asked:
                 return
 
     def rate(self, step: int) -> float:
@@ -97,6 +102,7 @@ class Updates:
         Raises `LptError` instead when the loss or the norm is not finite.
         """
         rate = self.rate(step)
+        self.run.ranks.sum_gradients(self._trained)
         grad_norm = clipped(self._trained, self.config.optim.max_grad_norm)
         self.run.require_finite(step + 1, loss=loss, grad_norm=grad_norm)
         self.optimizer.step()
@@ -110,25 +116,33 @@ class Updates:
         done = self.done = step + 1
         line = {**metrics, **self._speed.step(done, int(tokens))}
         between = done % self.together == 0
-        last = between and (done == self.total or bool(self._stop))
+        self._asked = self.run.ranks.any(bool(self._stop))
+        if self._asked and not self._stop:
+            self._stop.signal = "SIGTERM"  # another process was asked
+        last = between and (done == self.total or self._asked)
         measured = self.evaluate() if self.evaluate and between and (last or self._due(options.eval_steps)) else {}
         line |= measured
         if last or measured or step == self.start or done % options.logging_steps == 0:
             self.run.log(done, line)
         if self.progress is not None:
             self.progress(done, self.total, line)
-        # Asked again: the signal may have come since the line was drawn.
-        if between and (done == self.total or bool(self._stop) or self._due(options.save_steps)):
+        if self.run.ranks.world == 1:
+            self._asked = bool(self._stop)  # asked again: the signal may have come since the line was drawn
+        if between and (done == self.total or self._asked or self._due(options.save_steps)):
             self._save()
 
     def finish(self, *, failures: list[str] | None = None, extra: Mapping[str, Any] | None = None) -> RunResult:
         """Close the run: done when it is as long as asked, else stopped."""
-        whole = self.done >= self.total
+        whole, proof, ranks = self.done >= self.total, self.proof.finish(), self.run.ranks
+        ranks.require_same("weights after the last step", proof["end"])
         stopped = [] if whole else [f"stopped by {self._stop.signal}"]
         return self.run.finish(
-            "done" if whole else "stopped", steps=self.done, proof=self.proof.finish(),
+            "done" if whole else "stopped", steps=self.done, proof=proof,
             failures=stopped + (failures or []), tokens_per_second=self._speed.tokens_per_second,
-            extra={**(extra or {}), **parameter_report(self.model)},
+            extra={
+                **(extra or {}), **parameter_report(self.model),
+                "peak_memory_bytes": max(ranks.gathered(peak_memory_bytes())),
+            },
         )  # fmt: skip
 
     def _due(self, every: int) -> bool:
@@ -136,10 +150,12 @@ class Updates:
         return every > 0 and self.done // every > (self.done - self.together) // every
 
     def _save(self) -> None:
-        more = self.more()
-        save_checkpoint(
-            self.run.checkpoints, step=self.done, model=self.model, optimizer=self.optimizer,
-            provenance=self.run.provenance, cursor=self.cursor(self.done), config=to_mapping(self.config),
-            extra={"proof": self.proof.state(), **more.get("extra", {})}, tensors=more.get("tensors"),
-            tokenizer=self.tokenizer, keep_last=self.config.run.save_total_limit,
-        )  # fmt: skip
+        more, main = self.more(), self.run.ranks.main
+        with made_whole(self.model, self.optimizer, keep=main) as optimizer:
+            if main:
+                save_checkpoint(
+                    self.run.checkpoints, step=self.done, model=self.model, optimizer=optimizer,
+                    provenance=self.run.provenance, cursor=self.cursor(self.done), config=to_mapping(self.config),
+                    extra={"proof": self.proof.state(), **more.get("extra", {})}, tensors=more.get("tensors"),
+                    tokenizer=self.tokenizer, keep_last=self.config.run.save_total_limit,
+                )  # fmt: skip
