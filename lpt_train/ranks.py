@@ -18,8 +18,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -266,8 +268,9 @@ def _alone(error: BaseException) -> LptError:
     left = _reason_left()
     if left is not None:
         return LptError(f"another process of the run failed: {left['what']}", seen=left["seen"])
+    seen = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0])  # without the place in torch's source
     return LptError(
-        "another process of the run has ended or does not answer", seen=str(error).splitlines()[0][:300],
+        "another process of the run has ended or does not answer", seen=seen.partition(". ")[0][:300],
         next="torchrun says which one; go on from the last checkpoint with --resume",
     )  # fmt: skip
 
@@ -276,11 +279,12 @@ def _reason_left() -> dict[str, str] | None:
     store = _store()
     if store is None:
         return None
-    try:
-        store.wait(["reason"], timedelta(seconds=1))
-        return dict(json.loads(store.get("reason")))
-    except (RuntimeError, ValueError):
-        return None
+    with contextlib.suppress(RuntimeError):
+        for _ in range(10):  # it is written just before the process ends
+            if store.check(["reason"]):
+                return dict(json.loads(store.get("reason")))
+            time.sleep(0.1)
+    return None
 
 
 def _store() -> Any:

@@ -14,6 +14,7 @@ optimizer's moments need not.
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -95,13 +96,17 @@ def made_whole(model: torch.nn.Module, optimizer: Any, *, keep: bool = True, bac
             value = whole(parameter.detach())
             full[id(parameter)] = torch.nn.Parameter(value.cpu() if keep else value.new_empty(0))
     seen = _WholeOptimizer(optimizer, keep=keep)
+    # After a load FSDP looks at its parts, which are not there meanwhile.
+    hooks = {module: module._load_state_dict_post_hooks for module, _, _ in spread}
     try:
         for module, name, parameter in spread:
             module._parameters[name] = full[id(parameter)]
+            module._load_state_dict_post_hooks = OrderedDict()
         yield seen
     finally:
         for module, name, parameter in spread:
             module._parameters[name] = parameter
+            module._load_state_dict_post_hooks = hooks[module]
     if back:
         with torch.no_grad():
             for _, _, parameter in spread:
