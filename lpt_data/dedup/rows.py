@@ -73,6 +73,10 @@ class Rows:
         """The UTF-8 bytes of one row."""
         return self.texts.one(position)
 
+    def texts_of(self, positions: np.ndarray) -> Iterator[memoryview | bytes]:
+        """The UTF-8 bytes of some rows (ascending positions), one after the other."""
+        return self.texts.some(positions)
+
     def band(self, number: int) -> Iterator[tuple[int, np.ndarray]]:
         """The keys of one band, uint64, block by block, each with its first position."""
         for first, keys in self.keys.column(number):
