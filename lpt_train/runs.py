@@ -220,7 +220,7 @@ class Run:
     def guarded(self, proof: Proof) -> Iterator[StopRequest]:
         """The loop's surroundings: SIGTERM and Ctrl-C become a request to stop, an exception a recorded failure."""
         try:
-            with StopRequest() as stop:
+            with StopRequest(self.ranks) as stop:
                 try:
                     yield stop
                 except BaseException as error:  # recorded before a signal can end the process

@@ -62,7 +62,6 @@ class Updates:
 
     def __post_init__(self) -> None:
         self._trained = trainable(self.model)  # walking through the modules takes longer than a small step
-        self._asked = False  # to stop: by a signal to any of the processes
 
     def take_up(self, *, rows_a_step: int | None = None) -> Restored | None:
         """Go on from the newest checkpoint, if there is one.
@@ -86,7 +85,7 @@ class Updates:
         while self.done < self.total:
             self.run.ranks.seed(self.config.run.seed, self.done)
             yield self.done
-            if self._asked:
+            if self._stop:
                 return
 
     def rate(self, step: int) -> float:
@@ -116,19 +115,16 @@ class Updates:
         done = self.done = step + 1
         line = {**metrics, **self._speed.step(done, int(tokens))}
         between = done % self.together == 0
-        self._asked = self.run.ranks.any(bool(self._stop))
-        if self._asked and not self._stop:
-            self._stop.signal = "SIGTERM"  # another process was asked
-        last = between and (done == self.total or self._asked)
+        self._stop.agree()
+        last = between and (done == self.total or bool(self._stop))
         measured = self.evaluate() if self.evaluate and between and (last or self._due(options.eval_steps)) else {}
         line |= measured
         if last or measured or step == self.start or done % options.logging_steps == 0:
             self.run.log(done, line)
         if self.progress is not None:
             self.progress(done, self.total, line)
-        if self.run.ranks.world == 1:
-            self._asked = bool(self._stop)  # asked again: the signal may have come since the line was drawn
-        if between and (done == self.total or self._asked or self._due(options.save_steps)):
+        # Asked again: the signal may have come since the line was drawn.
+        if between and (done == self.total or bool(self._stop) or self._due(options.save_steps)):
             self._save()
 
     def finish(self, *, failures: list[str] | None = None, extra: Mapping[str, Any] | None = None) -> RunResult:

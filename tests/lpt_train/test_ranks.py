@@ -232,10 +232,8 @@ def test_a_killed_process_ends_the_command_with_one_error_and_a_checkpoint_that_
     body = json.loads((out / "run.json").read_text())
     assert (body["status"], body["steps"] >= 2) == ("failed", True)
     step = int(latest(out / "checkpoints").name.removeprefix("step-"))
-    done = sft.train(
-        from_mapping(SFTConfig, {**options, "model": str(tiny), "max_steps": step + 1, "gradient_accumulation_steps": 2}),
-        split=load_unadmitted(rows, "sft"), out=out, resume=True,
-    )  # fmt: skip
+    options |= {"model": str(tiny), "max_steps": step + 1, "gradient_accumulation_steps": 2}
+    done = sft.train(from_mapping(SFTConfig, options), split=load_unadmitted(rows, "sft"), out=out, resume=True)
     assert (done.status, done.body["steps"]) == ("done", step + 1)
 
 
