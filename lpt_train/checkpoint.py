@@ -17,7 +17,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +28,7 @@ from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from lpt_train.checkpoint_folders import STATE, put_in_place, recover
+from lpt_train.checkpoint_folders import STATE, name_of, put_in_place, recover
 from lpt_train.disk import WRITE_ERRORS, cannot_save
 from lpt_train.models import adapter_base
 from manifests.errors import BadInputError, LptError, RefusedError
@@ -61,8 +61,9 @@ def save_checkpoint(
     tensors: Mapping[str, torch.Tensor] | None = None,
     tokenizer: PreTrainedTokenizerFast | None = None,
     keep_last: int = 2,
+    keep: Collection[str] = (),
 ) -> Path:
-    """Write `directory/step-NNNNNN` and return it; keeps the newest `keep_last`.
+    """Write `directory/step-NNNNNN` and return it; keeps the newest `keep_last`, and those named in `keep`.
 
     `provenance` is what `runs.Run.provenance` says; `extra` (JSON) and `tensors` are the algorithm's own state. Raises
     `LptError` when a trained weight is not finite and `BadInputError` when the disk is full or read-only.
@@ -73,7 +74,7 @@ def save_checkpoint(
                 "the weights are not finite and are not saved", seen=f"{name} at step {step}",
                 next="resume from the last checkpoint with a lower learning rate",
             )  # fmt: skip
-    final = directory / f"step-{step:06d}"
+    final = directory / name_of(step)
     temporary = directory / f".tmp-{final.name}-{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -100,7 +101,7 @@ def save_checkpoint(
             path.chmod((temporary / STATE).stat().st_mode)  # safetensors makes files that only their owner can read
             fsync_file(path)
         fsync_folder(temporary)
-        put_in_place(temporary, final, keep_last)
+        put_in_place(temporary, final, keep_last, keep)
     except WRITE_ERRORS as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise cannot_save(final, error) from error

@@ -21,7 +21,9 @@ from manifests.errors import UsageError
 
 Config = TypeVar("Config")
 
-SCHEDULES = ("constant", "linear", "cosine")
+SCHEDULES = ("constant", "linear", "cosine", "cosine_with_min_lr", "warmup_stable_decay")
+DECAYS = ("cosine", "linear", "1-sqrt")
+REPORTS = ("none", "tensorboard", "wandb", "trackio")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 SHARDINGS = ("none", "fsdp2")
@@ -37,8 +39,13 @@ class Optim:
     """AdamW and its schedule."""
 
     learning_rate: float = 1e-4  # peak, reached after the warm-up
-    lr_scheduler_type: str = "linear"  # constant | linear | cosine; the last two end at 0
+    lr_scheduler_type: str = "linear"  # constant | linear | cosine | cosine_with_min_lr | warmup_stable_decay
     warmup_steps: int = 0  # optimizer steps
+    warmup_ratio: float = 0.0  # share of the run's steps; used when warmup_steps is 0
+    num_decay_steps: int = 0  # of warmup_stable_decay: optimizer steps at the end of the run
+    decay_ratio: float = 0.1  # of warmup_stable_decay: share of the run's steps; used when num_decay_steps is 0
+    decay_type: str = "cosine"  # of warmup_stable_decay: cosine | linear | 1-sqrt
+    min_lr_rate: float = 0.0  # share of the peak at the end of cosine_with_min_lr and warmup_stable_decay; others: 0
     weight_decay: float = 0.0  # on matrices only, never on biases and norms
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
@@ -48,7 +55,17 @@ class Optim:
     def __post_init__(self) -> None:
         one_of("lr_scheduler_type", self.lr_scheduler_type, SCHEDULES)
         at_least("learning_rate", self.learning_rate, 0)
-        at_least("warmup_steps", self.warmup_steps, 0)
+        one_of("decay_type", self.decay_type, DECAYS)
+        for name in ("warmup_steps", "num_decay_steps"):
+            at_least(name, getattr(self, name), 0)
+        for name in ("warmup_ratio", "decay_ratio", "min_lr_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} is a share", seen=getattr(self, name), next=f"give {name} in [0, 1]")
+        if self.min_lr_rate and self.lr_scheduler_type not in SCHEDULES[3:]:
+            raise UsageError(
+                f"the {self.lr_scheduler_type} schedule has no rate to end at", seen=f"min_lr_rate={self.min_lr_rate}",
+                next="set lr_scheduler_type=cosine_with_min_lr or warmup_stable_decay, or leave min_lr_rate away",
+            )  # fmt: skip
         at_least("max_grad_norm", self.max_grad_norm, 0)
         at_least("weight_decay", self.weight_decay, 0)
         at_least("adam_epsilon", self.adam_epsilon, 0)
@@ -81,8 +98,30 @@ class Lora:
 
 
 @dataclass(frozen=True)
+class GuardOptions:
+    """What a run does about batches whose loss or gradient is absurd."""
+
+    spike_guard: bool = False  # such batches move no weight and are set aside; off: what is not finite ends the run
+    spike_factor: float = 10.0  # times the running median of the loss or the gradient norm: a spike
+    spike_window: int = 64  # updates of the running median
+    spike_limit: int = 5  # batches that may be set aside; one more ends the run
+    spike_lr_factor: float = 0.5  # what a spike multiplies the learning rate by …
+    spike_cooldown: int = 20  # … for so many optimizer steps
+
+    def __post_init__(self) -> None:
+        at_least("spike_factor", self.spike_factor, 1)
+        at_least("spike_window", self.spike_window, 8)
+        at_least("spike_limit", self.spike_limit, 1)
+        at_least("spike_cooldown", self.spike_cooldown, 0)
+        if not 0 < self.spike_lr_factor <= 1:
+            raise UsageError(
+                "spike_lr_factor lowers the rate", seen=self.spike_lr_factor, next="give a value in (0, 1], such as 0.5"
+            )
+
+
+@dataclass(frozen=True)
 class RunOptions:
-    """What every algorithm's run has: length, seed, cadence, place."""
+    """What every algorithm's run has: length, seed, cadence, place, and who watches."""
 
     max_steps: int = -1  # optimizer steps; -1 derives them from num_train_epochs
     num_train_epochs: float = 1.0  # used when max_steps is -1
@@ -91,12 +130,21 @@ class RunOptions:
     save_steps: int = 0  # a checkpoint every so many steps; 0: only at the end
     save_total_limit: int = 2  # checkpoints kept, newest first
     eval_steps: int = 0  # evaluation every so many steps; 0: at the end, when there is an evaluation split
+    early_stopping_patience: int = 0  # evaluations without a better one after which the run ends; 0: never
+    early_stopping_threshold: float = 0.0  # in units of the metric; what is better by no more than this is not better
+    metric_for_best_model: str = ""  # lower is better if it ends with loss; empty: eval_loss, grpo: eval_accuracy
+    report_to: str = "none"  # none, or names separated by commas: tensorboard, wandb, trackio
     device: str = "auto"  # auto | cpu | cuda
     dtype: str = "auto"  # of the forward pass; auto: float32 on CPU, bfloat16 on CUDA
     sharding: str = "none"  # under torchrun: none: every process has all weights; fsdp2: they are spread over them
     ddp_timeout: int = 1800  # seconds that a process waits for the others before it gives up
+    guard: GuardOptions = field(default_factory=GuardOptions)
 
     def __post_init__(self) -> None:
+        at_least("early_stopping_patience", self.early_stopping_patience, 0)
+        at_least("early_stopping_threshold", self.early_stopping_threshold, 0)
+        for name in self.reports:
+            one_of("report_to", name, REPORTS)
         one_of("device", self.device, DEVICES)
         one_of("sharding", self.sharding, SHARDINGS)
         at_least("ddp_timeout", self.ddp_timeout, 1)
@@ -113,6 +161,12 @@ class RunOptions:
                 "a run needs a length", seen={"max_steps": self.max_steps, "num_train_epochs": self.num_train_epochs},
                 next="give max_steps >= 1, or max_steps=-1 with num_train_epochs > 0",
             )  # fmt: skip
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """The names of `report_to`."""
+        names = tuple(dict.fromkeys(name.strip() for name in self.report_to.split(",")))
+        return () if names == ("none",) else names
 
 
 @dataclass(frozen=True)
@@ -201,16 +255,15 @@ def to_mapping(config: Any) -> dict[str, Any]:
     }
 
 
-def described(config_type: type) -> list[tuple[str, str, str]]:
+def described(config_type: type, default: Any = None) -> list[tuple[str, str, str]]:
     """Every option as (name, default, its unit and meaning): the comment that stands beside it in the source."""
     rows: list[tuple[str, str, str]] = []
-    default = config_type()
+    default = config_type() if default is None else default  # a block of a config may start elsewhere than its type
     comments = dict(_COMMENT.findall(inspect.getsource(config_type)))
     for item in fields(config_type):
         value = getattr(default, item.name)
         if is_dataclass(value):
-            inner = {name: str(getattr(value, name)) for name in option_names(type(value))}
-            rows += [(name, inner[name], meaning) for name, _, meaning in described(type(value))]
+            rows += described(type(value), value)
         else:
             rows.append((item.name, str(value), comments.get(item.name, "")))
     return rows

@@ -51,7 +51,9 @@ def shuffled(units: Sequence[Any], config: Any, world: int = 1) -> Shuffled:
     total = math.ceil(len(units) * config.run.num_train_epochs)
     if config.run.max_steps > 0:
         total = config.run.max_steps * per_step
-    return Shuffled(units, per_step, total, config)
+    order = Shuffled(units, per_step, total, config)
+    order.multiplier(0)  # a schedule that is longer than the run is refused before anything is loaded
+    return order
 
 
 @dataclass(frozen=True)

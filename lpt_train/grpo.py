@@ -8,8 +8,7 @@ completions that were cut leave the loss altogether: its numerator and its denom
 left is no update; it is counted. Checkpoints lie between generations, so none holds half-used rollouts and N + N
 steps are 2 N steps, bit for bit.
 
-Left out: refilling a batch whose groups say nothing (DAPO's dynamic sampling), several processes, guards against
-loss spikes other than values that are not finite.
+Left out: refilling a batch whose groups say nothing (DAPO's dynamic sampling), several processes.
 """
 
 from __future__ import annotations
@@ -25,11 +24,13 @@ import torch
 from lpt_train.adapters import adamw, load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.advantages import GroupAdvantages, group_advantages
+from lpt_train.checkpoint import Restored
 from lpt_train.config_grpo import GRPOConfig
 from lpt_train.evaluate import accuracy
 from lpt_train.heads import TokenLogprobs, check_head, token_logprobs
 from lpt_train.losses.policy import StepCounts, policy_loss
 from lpt_train.models import Placement, check_vocabulary, load_model, load_tokenizer, model_digest, placement, resolve
+from lpt_train.observers import Observer
 from lpt_train.packing import units_at
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
@@ -77,6 +78,7 @@ def train(
     progress: Progress | None = None,
     eval_split: AdmittedSplit | None = None,
     resume: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> RunResult:
     """Train `config.model` on an admitted split and return the run; everything it makes is under `out`.
 
@@ -93,6 +95,7 @@ def train(
     tasks, dropped = read_tasks(split, renderer, config.max_prompt_length)
     held_out, unread = read_held_out(eval_split, renderer, config)
     total = total_steps(config, len(tasks))
+    rates = schedule_of(config.optim, total)
     terms = parse_rewards(config.reward)
     if any(term.name == FROM_RECORD for term in terms):
         verifiers_for({task.verifier for task in [*tasks, *held_out]})
@@ -115,20 +118,25 @@ def train(
             catalog=catalog, resume=resume,
         )  # fmt: skip
         run.notes += split_notes(split, eval_split) + unread
-        skipped = blind = 0
+        skipped, blind, rollouts = 0, 0, RolloutLog(out / "rollouts.jsonl")
+        run.rollouts = rollouts.path
+
+        def back(checkpoint: Restored) -> None:
+            nonlocal skipped
+            skipped = checkpoint.extra["skipped_steps"]
+            generator.set_state(checkpoint.tensors["sampler"])
+            rollouts.begin(checkpoint.step)
+
         updates = Updates(
-            run, policy.model, policy.optimizer, proof, config, total, multiplier=schedule_of(config.optim, total),
+            run, policy.model, policy.optimizer, proof, config, total, multiplier=rates,
             cursor=lambda done: {"place": prompts_before(done, config), "units": len(tasks)},
             tokenizer=renderer.tokenizer, zero_grad=policy.optimizer.zero_grad, progress=progress,
             evaluate=partial(held_out_accuracy, policy, held_out, renderer, pool, config) if held_out else None,
             more=lambda: {"extra": {"skipped_steps": skipped}, "tensors": {"sampler": generator.get_state()}},
-            together=config.steps_of_generation,
+            back=back, observers=observers, together=config.steps_of_generation,
         )  # fmt: skip
-        if resume and (back := updates.take_up()) is not None:
-            skipped = back.extra["skipped_steps"]
-            generator.set_state(back.tensors["sampler"])
-        rollouts = RolloutLog(out / "rollouts.jsonl", resumed_at=updates.start)
-        run.rollouts = rollouts.path
+        if not resume or updates.take_up() is None:
+            rollouts.begin(0)
         with run.guarded(proof) as stop:
             for start in updates.steps(stop):
                 first = prompts_before(start, config)
@@ -148,6 +156,9 @@ def train(
                 sampled = rollout_metrics(groups_P_G, rewards_P_G, advantages)
                 blind = 0 if sampled["unscorable"] < 1 else blind + 1
                 complain(run, sampled, pool, blind=blind, first=start == 0)
+                record_ids = [task.record_id for task in tasks_P]
+                if not updates.rolled_out(start, sampled, record_ids):
+                    continue
 
                 # The optimizer steps of this generation, each on those of its completions that say something.
                 tokens = sum(len(c.ids) for group in groups_P_G for c in group)
@@ -155,7 +166,10 @@ def train(
                 for turn, rows in enumerate(steps_of(config, prompts_P, groups_P_G, advantages)):
                     step = start + turn
                     updated = update(policy, rows, config) if rows else {}
-                    moved = updates.apply(step, updated["loss"]) if rows else {"learning_rate": updates.rate(step)}
+                    moved = (
+                        updates.apply(step, updated["loss"], record_ids) if rows
+                        else {"learning_rate": updates.rate(step)}
+                    )  # fmt: skip
                     skipped += not rows
                     if turn > 0:
                         updated.pop("mismatch", None)  # the policy has moved since it sampled

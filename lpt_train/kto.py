@@ -6,7 +6,7 @@ the estimate is taken from, are computed once before the first update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ from lpt_train.heads import check_head
 from lpt_train.losses.kto import kl_estimate, kto
 from lpt_train.micro_batch import Extras, MicroBatch, row_sums
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.observers import Observer
 from lpt_train.packing import Row, epoch_order
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, mismatched, render_completions
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
+from lpt_train.speed import Work
 from lpt_train.steps import batched, completions_id, dropped_notes, visited
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
@@ -40,6 +42,7 @@ def train(
     catalog: Catalog | None = None,
     progress: Progress | None = None,
     resume: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> RunResult:
     """Train `config.model` on an admitted split of pairs or marked completions and return the run.
 
@@ -75,9 +78,31 @@ def train(
     needed = visited(order.total_units, len(completions), size, options.seed)
     reference = _reference(run_micro_batch, [c.row for c in completions], needed, size)
     reference_of_others = _reference(run_micro_batch, others, needed, size)
+
+    def gradients(taken: Sequence[int]) -> dict[str, float]:
+        """Forward and backward of the completions of a step, against one estimate for all, however it is cut."""
+        apart = [run_micro_batch.row_logprobs([others[i] for i in part]) for part in batched(taken, size)]
+        ratio = torch.cat(apart).float().cpu() - torch.from_numpy(reference_of_others[taken])
+        point, parts = kl_estimate(ratio), []
+        for part in batched(taken, size):
+            extras = _extras([completions[i] for i in part], reference[part], size, 1 / len(taken), point)
+            parts.append(run_micro_batch([completions[i].row for i in part], extras))
+        sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
+        return _class_means(sums) | {"kl": float(point)}
+
+    def record_ids(taken: Sequence[int]) -> list[str]:
+        return [split.record_ids[completions[i].row.index] for i in taken]
+
+    def alone(step: int) -> Iterator[list[str]]:
+        for i in order.lines(step):
+            gradients([i])
+            yield record_ids([i])
+
+    work = Work(model)
     updates = Updates(
         run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
         tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress,
+        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
     )  # fmt: skip
     if resume:
         updates.take_up(rows_a_step=order.per_step)
@@ -85,21 +110,16 @@ def train(
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
             taken = order.lines(step)
-            apart = [run_micro_batch.row_logprobs([others[i] for i in part]) for part in batched(taken, size)]
-            ratio = torch.cat(apart).float().cpu() - torch.from_numpy(reference_of_others[taken])
-            point = kl_estimate(ratio)  # one for the whole step, however it is cut
-            parts = []
-            for part in batched(taken, size):
-                extras = _extras([completions[i] for i in part], reference[part], size, 1 / len(taken), point)
-                parts.append(run_micro_batch([completions[i].row for i in part], extras))
-            sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
-            moved = updates.apply(step, sums["loss"])
+            metrics = gradients(taken)
+            metrics |= updates.apply(step, metrics["loss"])
 
-            tokens = sum(len(completions[i].row.ids) + len(others[i].ids) for i in taken)
-            metrics = _class_means(sums) | {
-                "kl": float(point), **moved, "tokens": tokens, "epoch": order.epoch(step + 1),
-            }  # fmt: skip
-            updates.end(step, metrics, tokens=tokens)
+            rows, apart = [completions[i].row for i in taken], [others[i] for i in taken]
+            metrics |= {
+                "tokens": (tokens := sum(len(row.ids) for row in (*rows, *apart))),
+                "epoch": order.epoch(step + 1),
+            }
+            operations = work.training(rows) + work.forward(apart)
+            updates.end(step, metrics, tokens=tokens, operations=operations)
     return updates.finish(extra={"data": rendered.to_json(), "execution": run_micro_batch.way})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ from lpt_train.heads import check_head
 from lpt_train.losses.preference import LOSSES, Loss, Options, Pairs
 from lpt_train.micro_batch import BLANK, Extras, MicroBatch, row_sums
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.observers import Observer
 from lpt_train.packing import Row
 from lpt_train.proof import Proof
 from lpt_train.ranks import Ranks, join
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
+from lpt_train.speed import Work
 from lpt_train.steps import batched, completions_id, dropped_notes, visited
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
@@ -46,6 +48,7 @@ def train(
     progress: Progress | None = None,
     eval_split: AdmittedSplit | None = None,
     resume: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> RunResult:
     """Train `config.model` on an admitted `preference` split and return the run; everything it makes is under `out`.
 
@@ -87,9 +90,28 @@ def train(
         held_reference = _reference(run_micro_batch, config, held_out.pairs, every, "", None)
         measure = partial(evaluate, run_micro_batch, held_out.pairs, held_reference, config)
     run.notes += run_micro_batch.notes
+
+    def gradients(taken: Sequence[int]) -> dict[str, float]:
+        """Forward and backward of the pairs of a step: each part is weighted by its share, so that sums are means."""
+        chosen_tokens, parts = sum(pairs[i].chosen.supervised for i in taken), []
+        for part in ranks.deal(batched(taken, size), []):
+            extras = _extras([reference[i] for i in part], size, 1 / len(taken), 1 / chosen_tokens)
+            parts.append(run_micro_batch(_rows([pairs[i] for i in part]), extras))
+        return ranks.sums(_sums(parts))
+
+    def record_ids(taken: Sequence[int]) -> list[str]:
+        return [split.record_ids[pairs[i].chosen.index] for i in taken]
+
+    def alone(step: int) -> Iterator[list[str]]:
+        for i in order.lines(step):
+            gradients([i])
+            yield record_ids([i])
+
+    work = Work(model)
     updates = Updates(
         run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
         tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress, evaluate=measure,
+        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
     )  # fmt: skip
     if resume:
         updates.take_up(rows_a_step=order.per_step)
@@ -97,17 +119,12 @@ def train(
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
             taken = order.lines(step)
-            chosen_tokens = sum(pairs[i].chosen.supervised for i in taken)
-            parts = []
-            for part in ranks.deal(batched(taken, size), []):
-                extras = _extras([reference[i] for i in part], size, 1 / len(taken), 1 / chosen_tokens)
-                parts.append(run_micro_batch(_rows([pairs[i] for i in part]), extras))
-            # Every part is weighted by its share of the step, so that sums over the parts are means over the step.
-            metrics = ranks.sums(_sums(parts))
+            metrics = gradients(taken)
             metrics |= updates.apply(step, metrics["loss"])
 
             metrics |= {"epoch": order.epoch(step + 1), "tokens": (tokens := sum(pairs[i].tokens for i in taken))}
-            updates.end(step, metrics, tokens=tokens)
+            operations = work.training(_rows([pairs[i] for i in taken]))
+            updates.end(step, metrics, tokens=tokens, operations=operations)
     read = {**rendered.to_json(), "epoch_order_sha256": order.to_json()["epoch_order_sha256"]}
     return updates.finish(extra={"data": read, "execution": run_micro_batch.way})
 

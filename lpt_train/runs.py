@@ -16,7 +16,6 @@ import json
 import math
 import platform
 import random
-import resource
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +36,8 @@ from lpt_train.proof import Proof
 from lpt_train.ranks import SOLO, Ranks, refuse_several
 from lpt_train.resume import check_resume
 from lpt_train.sharded import made_whole
+from lpt_train.sinks import Sinks, check_sinks
+from lpt_train.speed import peak_memory_bytes
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError, UsageError
@@ -87,6 +88,7 @@ class Run:
         self._written = -math.inf  # when the record was written last
         self._earlier_seconds = float(body.get("seconds") or 0.0)
         self.notes: list[str] = []
+        self.sinks = Sinks((), out, body["run_id"], body["config"])
         self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
         self._stopped_by: str | None = None
         self._lock = contextlib.ExitStack()
@@ -116,6 +118,8 @@ class Run:
         if ranks is SOLO:
             refuse_several(algorithm)
         out = Path(out)
+        reports = config.run.reports
+        check_sinks(reports)
         record = out / "run.json"
         if ranks.main and record.exists() and not resume:
             raise UsageError(
@@ -138,11 +142,12 @@ class Run:
             **({"ranks": ranks.to_json()} if ranks.world > 1 else {}),
         }  # fmt: skip
         if before is not None:
-            check_resume(before, body)
+            check_resume(before, body, to_mapping(type(config)()))
             body |= {key: before[key] for key in ("run_id", "created", "seconds", "metrics", "steps", "checkpoint")}
         body["run_id"] = ranks.from_main(body["run_id"])
         run = cls(out, body, catalog, ranks)
         if ranks.main:
+            run.sinks.names = reports
             run._lock.enter_context(exclusive_lock(out / ".lock", wait=0.5, what=f"the run in {out}"))
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
@@ -211,6 +216,7 @@ class Run:
         row = {"step": step, **{name: v if math.isfinite(v) else str(v) for name, v in plain.items()}}
         with open(self.metrics_path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        self.sinks.log(step, plain)
         self._note_ends(row)
         self.body["steps"] = step
         if time.monotonic() - self._written > 1.0:  # the record is flushed to the disk: not in every step of a fast run
@@ -276,6 +282,8 @@ class Run:
         `proof` is `proof.Proof.finish()`; when it says that nothing was learned, so does the verdict of the run.
         """
         checkpoint = latest(self.checkpoints)
+        self.sinks.close()
+        self.notes += self.sinks.notes
         self.body |= {
             "status": status, "steps": steps, "proof": dict(proof or {}), "failures": list(failures or []),
             "tokens_per_second": tokens_per_second, "peak_memory_bytes": peak_memory_bytes(),
@@ -343,28 +351,6 @@ class Run:
         self._written = time.monotonic()
 
 
-class Speed:
-    """Tokens a second since the loop began, and the seconds that are left."""
-
-    def __init__(self, start: int, total: int) -> None:
-        self._start, self._total = start, total
-        self._tokens = 0
-        self._began = self._last = time.perf_counter()
-
-    def step(self, done: int, tokens: int) -> dict[str, float]:
-        """Note that step `done` (counted from 1) took `tokens` tokens; the metrics of it."""
-        now_ = time.perf_counter()
-        took, self._last = now_ - self._last, now_
-        self._tokens += tokens
-        left = (now_ - self._began) / max(1, done - self._start) * (self._total - done)
-        return {"tokens_per_second": self.tokens_per_second, "step_seconds": took, "eta_seconds": left}
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Over all steps so far."""
-        return self._tokens / max(1e-9, self._last - self._began)
-
-
 def seed_everything(seed: int) -> None:
     """Seed the generators of python, numpy and torch (all devices)."""
     random.seed(seed)
@@ -390,14 +376,6 @@ def env() -> dict[str, Any]:
 def now() -> str:
     """The time as records write it: ISO-8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def peak_memory_bytes() -> int:
-    """The most memory this process held: on the GPU when it used one, else resident."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return int(torch.cuda.max_memory_allocated())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if platform.system() == "Darwin" else peak * 1024)
 
 
 def _own_version() -> str:

@@ -1,11 +1,8 @@
-"""Supervised fine-tuning (and continued pre-training on text): the whole loop, top to bottom.
-
-Leaves out what later layers own: roll-back after a spike.
-"""
+"""Supervised fine-tuning (and continued pre-training on text): the whole loop, top to bottom."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,17 +11,19 @@ import torch
 from lpt_train.adapters import adamw, load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config import SFTConfig
-from lpt_train.data_order import Scheduled, Shuffled, data_order
+from lpt_train.data_order import Scheduled, Shuffled, Unit, data_order
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.sft import sft_loss
 from lpt_train.micro_batch import BLANK, Extras, MicroBatch
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.observers import Observer
 from lpt_train.packing import Rendered, Row, render_rows
 from lpt_train.proof import Proof
 from lpt_train.ranks import Ranks, join
 from lpt_train.render import Renderer
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
+from lpt_train.speed import Work
 from lpt_train.steps import batched, dropped_notes
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
@@ -40,6 +39,7 @@ def train(
     progress: Progress | None = None,
     eval_split: AdmittedSplit | None = None,
     resume: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> RunResult:
     """Train `config.model` on an admitted split and return the run; everything it makes is under `out`.
 
@@ -72,31 +72,47 @@ def train(
         dropped_notes(rendered.dropped, len(rendered.rows))
         + split_notes(split, eval_split) + order.notes + run_micro_batch.notes
     )  # fmt: skip
+
+    def gradients(units: Sequence[Unit]) -> dict[str, float]:
+        """Forward and backward of the rows of a step, under one denominator: their supervised tokens."""
+        parts = batched(units, config.per_device_train_batch_size)
+        batches = [[row for unit in part for row in unit] for part in parts]
+        supervised = sum(row.supervised for rows in batches for row in rows)
+        denominator = torch.tensor(float(supervised))
+        mine = ranks.deal(batches, [BLANK])
+        losses = [run_micro_batch(rows, {"denominator": denominator})["loss"] for rows in mine]
+        return ranks.sums({"loss": float(torch.stack(losses).sum())}) | {"supervised_tokens": supervised}
+
+    def record_ids(units: Sequence[Unit]) -> list[str]:
+        return [split.record_ids[row.index] for unit in units for row in unit]
+
+    def alone(step: int) -> Iterator[list[str]]:
+        for unit in order.lines(step):
+            gradients([unit])
+            yield record_ids([unit])
+
+    work = Work(model)
     updates = Updates(
         run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
         tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress,
         evaluate=partial(evaluate, run_micro_batch, held_out.rows, config) if held_out else None,
+        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
     )  # fmt: skip
     if resume:
         updates.take_up(rows_a_step=order.per_step)
 
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
-            lines = batched(order.lines(step), config.per_device_train_batch_size)
-            batches = [[row for unit in part for row in unit] for part in lines]
-            supervised = sum(row.supervised for rows in batches for row in rows)  # of the whole step: one denominator
-            denominator = torch.tensor(float(supervised))
-            mine = ranks.deal(batches, [BLANK])
-            parts = [run_micro_batch(rows, {"denominator": denominator})["loss"] for rows in mine]
-            loss = ranks.sums({"loss": float(torch.stack(parts).sum())})["loss"]
-            moved = updates.apply(step, loss)
+            units = order.lines(step)
+            metrics = gradients(units)
+            metrics |= updates.apply(step, metrics["loss"])
 
-            tokens = sum(len(row.ids) for rows in batches for row in rows)
-            metrics = {
-                "loss": loss, **moved, "supervised_tokens": supervised, "tokens": tokens,
-                "epoch": order.epoch(step + 1), **order.metrics(step),
+            rows = [row for unit in units for row in unit]
+            metrics |= {
+                "tokens": (tokens := sum(len(row.ids) for row in rows)), "epoch": order.epoch(step + 1),
+                **order.metrics(step),
             }  # fmt: skip
-            updates.end(step, metrics, tokens=tokens)
+            updates.end(step, metrics, tokens=tokens, operations=work.training(rows))
     return updates.finish(extra={"data": {**rendered.to_json(), **order.to_json()}, "execution": run_micro_batch.way})
 
 
