@@ -71,7 +71,7 @@ class MicroBatch:
         self._asked = execution
         self.way = self._choose(execution)
         self._through = self._hidden_logprobs if not ranks.sharded else shard(
-            model, self._hidden_logprobs, _layers(model) or (), world=ranks.world, device=place.device
+            model, self._hidden_logprobs, _layers(model) or (), world=ranks.world, place=place
         )  # fmt: skip
         self._parameters = trainable(model)  # walking through the modules takes longer than a replay
 

@@ -35,8 +35,8 @@ def check_resume(
     `defaults` stand for the options that were not there yet when the run was started.
 
     The length may change where the schedule is constant for a while: then the steps done may be those of the longer run
-    as well, which `check_rates` tells when the checkpoint is read. The number of processes may change where a step keeps
-    its rows: then its sums are the same up to rounding.
+    as well, which `check_rates` tells when the checkpoint is read. The number of processes may change where a step
+    keeps its rows: then its sums are the same up to rounding.
     """
     then, now_ = (
         _flat(defaults or {}) | {key: body.get(key) for key in _IDENTITY}

@@ -20,8 +20,10 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+from lpt_train.models import Placement
 
 
 class Through(torch.nn.Module):
@@ -43,18 +45,22 @@ def shard(
     layers: Iterable[torch.nn.Module],
     *,
     world: int,
-    device: torch.device,
+    place: Placement,
 ) -> Through:
     """Spread the parameters of `model` over the processes and return `function` as the module to call.
 
-    The parameters are other objects afterwards: make optimizers and lists of them later.
+    Weights are gathered in the precision of the forward pass and gradients summed in float32: casting what was gathered
+    would keep a second copy of it until the backward pass. The parameters are other objects afterwards: make optimizers
+    and lists of them later.
     """
-    mesh = init_device_mesh(device.type, (world,))
+    mesh = init_device_mesh(place.device.type, (world,))
+    narrow = None if place.dtype is torch.float32 else place.dtype
+    policy = MixedPrecisionPolicy(narrow, torch.float32 if narrow else None, cast_forward_inputs=False)
     through = Through(model, function)
     for module in (*layers, through):
         # The outermost one too: left whole after a forward pass without gradients, its weights would not be the ones
         # that the optimizer moves and a checkpoint reads.
-        fully_shard(module, mesh=mesh, reshard_after_forward=True)
+        fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
         assert isinstance(module, FSDPModule)
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # a sum with a factor is known to NCCL alone
