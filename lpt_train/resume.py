@@ -43,7 +43,7 @@ def check_resume(
         | {"start_model": body["model"]["digest"]} | _flat(body["config"])
         for body in (before, asked)
     )  # fmt: skip
-    if (before_many := _processes(before)) != (now_many := _processes(asked)):
+    if (before_many := processes(before)) != (now_many := processes(asked)):
         for config, many in ((then, before_many), (now_, now_many)):
             config["rows_a_step"] = many * math.prod(config.pop(name) for name in _BATCH)
     differ = {name for name in then.keys() | now_.keys() if then.get(name) != now_.get(name)}
@@ -78,7 +78,8 @@ def check_rates(back: Restored, multiplier: Callable[[int], float], directory: P
     )  # fmt: skip
 
 
-def _processes(body: Mapping[str, Any]) -> int:
+def processes(body: Mapping[str, Any]) -> int:
+    """How many processes a recorded run had."""
     return int(body.get("ranks", {}).get("world_size", 1))
 
 

@@ -34,7 +34,7 @@ from lpt_train.checkpoint_folders import latest, recover
 from lpt_train.config import to_mapping
 from lpt_train.proof import Proof
 from lpt_train.ranks import SOLO, Ranks, refuse_several
-from lpt_train.resume import check_resume
+from lpt_train.resume import check_resume, processes
 from lpt_train.sharded import made_whole
 from lpt_train.sinks import Sinks, check_sinks
 from lpt_train.speed import peak_memory_bytes
@@ -146,6 +146,8 @@ class Run:
             body |= {key: before[key] for key in ("run_id", "created", "seconds", "metrics", "steps", "checkpoint")}
         body["run_id"] = ranks.from_main(body["run_id"])
         run = cls(out, body, catalog, ranks)
+        if before is not None and (then := processes(before)) != ranks.world:
+            run.notes.append(f"begun by {then} processes, gone on with by {ranks.world}: sums differ in their rounding")
         if ranks.main:
             run.sinks.names = reports
             run._lock.enter_context(exclusive_lock(out / ".lock", wait=0.5, what=f"the run in {out}"))

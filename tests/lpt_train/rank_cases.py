@@ -2,6 +2,7 @@
 
 A job is one training run: {"algorithm", "rows" (a JSONL file), "eval" (another), "options", "out", "resume", "stop"
 (after that step the last process sends itself SIGTERM)}. The main process writes the records to the path in "results".
+Then the command line runs with the arguments in "command", in the same processes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from cli.main import run
 from lpt_train import preference, sft
 from lpt_train.admitted import load_unadmitted
 from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.config_preference import PreferenceConfig
 from lpt_train.ranks import leave
 from manifests.catalog import Catalog
+from manifests.files import write_atomic
 
 LOOPS = {"sft": (sft.train, SFTConfig), "dpo": (preference.train, PreferenceConfig)}
 
@@ -50,7 +53,10 @@ def run_jobs(path: str) -> None:
     asked = json.loads(Path(path).read_text())
     results = {name: run_job(job) for name, job in asked["jobs"].items()}
     if dist.get_rank() == 0:
-        Path(asked["results"]).write_text(json.dumps(results))
+        write_atomic(Path(asked["results"]), json.dumps(results).encode())
+    if asked["command"]:
+        sys.argv = ["lpt", *asked["command"]]
+        run()
     leave()
 
 

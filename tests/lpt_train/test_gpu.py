@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from train_cases import preferences, write_jsonl
+from rank_cases import run_job
+from train_cases import chats, preferences, write_jsonl
 
 from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import latest
@@ -116,3 +121,25 @@ def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):
     assert result.body["execution"] == "graph" or any("execution" in note for note in result.notes)
     dropped = train(config(tiny, lora_dropout=0.2), split=sft_split, out=tmp_path / "dropout")
     assert dropped.body["execution"] == "eager"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+@pytest.mark.parametrize("use_peft", [True, False])
+def test_two_gpus_give_the_losses_of_one(tiny, tmp_path, sharding, use_peft):
+    write_jsonl(tmp_path / "chats.jsonl", chats(25))
+    options = {"model": str(tiny), "max_steps": 6, "per_device_train_batch_size": 2, "use_peft": use_peft}
+    job = {"algorithm": "sft", "rows": str(tmp_path / "chats.jsonl")}
+    alone = run_job({**job, "options": {**options, "gradient_accumulation_steps": 2}, "out": str(tmp_path / "one")})
+    spread = {**job, "options": {**options, "sharding": sharding}, "out": str(tmp_path / "two")}
+    asked = {"jobs": {"two": spread}, "results": str(tmp_path / "results.json"), "command": []}
+    (tmp_path / "jobs.json").write_text(json.dumps(asked))
+    script = Path(__file__).parent / "rank_cases.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    subprocess.run(
+        [*torchrun, str(script), str(tmp_path / "jobs.json")],
+        env={**os.environ, "PYTHONPATH": str(script.parents[2])}, check=True, timeout=300,
+    )  # fmt: skip
+    both = json.loads((tmp_path / "results.json").read_text())["two"]
+    assert both["metrics"]["loss"] == pytest.approx(alone["metrics"]["loss"], abs=0.02)
+    assert both["proof"]["verdict"] == "effective"

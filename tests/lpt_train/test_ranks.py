@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,10 @@ OPTIONS = {
     "learning_rate": 1e-3, "lora_r": 4, "num_train_epochs": EPOCHS, "per_device_train_batch_size": 2, "save_steps": 4,
     "max_length": 128, "lr_scheduler_type": "constant", "eval_steps": 3, "per_device_eval_batch_size": 2,
 }  # fmt: skip
+ENDLESS = {
+    "max_steps": 100_000, "save_steps": 2, "lr_scheduler_type": "constant", "per_device_train_batch_size": 4,
+    "lora_r": 4, "logging_steps": 1000,
+}  # fmt: skip
 # name -> (algorithm, options besides) of runs that must give what one process gives.
 SAME = {
     "sft": ("sft", {}),
@@ -52,15 +57,13 @@ SAME = {
     "sft-fsdp2": ("sft", {"sharding": "fsdp2"}),
     "sft-full-fsdp2": ("sft", {"use_peft": False, "sharding": "fsdp2"}),
     "dpo": ("dpo", {}),
-    "dpo-full": ("dpo", {"use_peft": False}),
     "dpo-fsdp2": ("dpo", {"sharding": "fsdp2"}),
     "dpo-full-fsdp2": ("dpo", {"use_peft": False, "sharding": "fsdp2"}),
 }
 # Runs of four steps that are then taken up for the rest, with dropout: random numbers must come back as well.
 RESUMED = {
     "again": ("sft", {"lora_dropout": 0.1}),
-    "again-fsdp2": ("sft", {"use_peft": False, "sharding": "fsdp2"}),
-    "again-dpo": ("dpo", {"lora_dropout": 0.1}),
+    "again-fsdp2": ("dpo", {"use_peft": False, "sharding": "fsdp2"}),
 }
 
 
@@ -97,13 +100,38 @@ class Runs:
         self.jobs["from-one"] = self.job("from-one", "sft", {"max_steps": STEPS, "sharding": "fsdp2"}, resume=True)
         self.jobs["to-one"] = self.job("to-one", "sft", {"max_steps": 4, "sharding": "fsdp2"})
         self.jobs["stopped"] = self.job("stopped", "sft", {}, stop=3)
-        (folder / "jobs.json").write_text(json.dumps({"jobs": self.jobs, "results": str(folder / "results.json")}))
-        ended = subprocess.run(
-            [*TORCHRUN, str(HERE / "rank_cases.py"), str(folder / "jobs.json")], env=environment(),
-            capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
-        assert ended.returncode == 0, ended.stderr[:6000]
-        self.records = json.loads((folder / "results.json").read_text())
+        results, self.talk = folder / "results.json", folder / "stderr.txt"
+        (folder / "jobs.json").write_text(
+            json.dumps({"jobs": self.jobs, "results": str(results), "command": self.endless()})
+        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "LPT_CATALOG": str(folder / "own"),
+        }
+        with open(self.talk, "w") as talk:
+            self.running = subprocess.Popen(
+                [*TORCHRUN, str(HERE / "rank_cases.py"), str(folder / "jobs.json")], env=environment,
+                stdout=subprocess.DEVNULL, stderr=talk,
+            )  # fmt: skip
+        self.wait_for(results.exists)
+        self.records = json.loads(results.read_text())
+
+    def wait_for(self, there, seconds: float = 240) -> None:
+        deadline = time.monotonic() + seconds
+        while not there():
+            assert self.running.poll() is None, self.talk.read_text()[:6000]
+            assert time.monotonic() < deadline, self.talk.read_text()[:6000]
+            time.sleep(0.1)
+
+    def endless(self) -> list[str]:
+        """The arguments of a run that ends when one of its processes is killed."""
+        options = {**ENDLESS, "gradient_accumulation_steps": 1}
+        settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+        rows = str(self.folder / "sft.jsonl")
+        return ["train", "sft", "--unadmitted", rows, "--model", str(self.tiny), "--out", str(self.folder / "endless"),
+                *settings]  # fmt: skip
 
     def job(self, out: str, algorithm: str, options: dict, **more) -> dict:
         options = {"model": str(self.tiny), **OPTIONS, "gradient_accumulation_steps": 2, **options}
@@ -124,13 +152,12 @@ class Runs:
         return run_job({**job, "options": options, "out": str(out)}), out
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
 @pytest.fixture(scope="module")
-def two(tiny, tmp_path_factory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("two"), tiny)
+def two(tiny, tmp_path_factory) -> Iterator[Runs]:
+    runs = Runs(tmp_path_factory.mktemp("two"), tiny)
+    yield runs
+    runs.running.terminate()
+    runs.running.wait(60)
 
 
 def logged(out: Path) -> list[dict]:
@@ -185,6 +212,7 @@ def test_a_run_goes_on_with_another_number_of_processes(two):
     assert [row["loss"] for row in logged(two.folder / "from-one")[1:7]] == pytest.approx(expected[:6], abs=1e-5)
     back = two.job("to-one", "sft", {"max_steps": STEPS, "gradient_accumulation_steps": 4}, resume=True)
     assert run_job(back)["steps"] == STEPS
+    assert "ranks" not in json.loads((two.folder / "to-one" / "run.json").read_text())
     assert [row["loss"] for row in logged(two.folder / "to-one")[1:7]] == pytest.approx(expected[:6], abs=1e-5)
 
 
@@ -206,35 +234,26 @@ def test_the_main_process_alone_records(two):
     assert two.records["sft"]["run_id"] in ids
 
 
-def test_a_killed_process_ends_the_command_with_one_error_and_a_checkpoint_that_is_good(tiny, tmp_path):
-    rows = write_jsonl(tmp_path / "chats.jsonl", chats(16))
-    out = tmp_path / "run"
-    options = {
-        "max_steps": 100_000, "save_steps": 2, "lr_scheduler_type": "constant", "per_device_train_batch_size": 4,
-        "lora_r": 4,
-    }  # fmt: skip
-    settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
-    command = [*TORCHRUN, "-m", "cli.main", "train", "sft", "--unadmitted", str(rows), "--model", str(tiny)]
-    with subprocess.Popen(
-        [*command, "--out", str(out), *settings], env={**environment(), "LPT_CATALOG": str(tmp_path / ".lpt")},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as running:  # fmt: skip
-        deadline = time.monotonic() + 120
-        while latest(out / "checkpoints") is None and running.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-        (second,) = [pid for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
-        os.kill(int(second), signal.SIGKILL)
-        _, talk = running.communicate(timeout=60)
-    assert running.returncode != 0
+def test_a_killed_process_ends_the_command_with_one_error_and_a_checkpoint_that_is_good(two):
+    out = two.folder / "endless"
+    two.wait_for(lambda: latest(out / "checkpoints") is not None)
+    children = Path(f"/proc/{two.running.pid}/task/{two.running.pid}/children").read_text().split()
+    (second,) = [pid for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
+    os.kill(int(second), signal.SIGKILL)
+    assert two.running.wait(60) != 0
+    talk = two.talk.read_text()
     assert talk.count("error: ") == talk.count("error: another process of the run has ended") == 1
     assert talk.count("Traceback") == talk.count("torch.distributed.elastic.multiprocessing.errors.ChildFailedError")
+    assert talk.count("is not admitted: the run and everything made from it are marked") == 1
     body = json.loads((out / "run.json").read_text())
-    assert (body["status"], body["steps"] >= 2) == ("failed", True)
+    assert body["status"] == "failed"
+    assert "another process" in body["failures"][0]
     step = int(latest(out / "checkpoints").name.removeprefix("step-"))
-    options |= {"model": str(tiny), "max_steps": step + 1, "gradient_accumulation_steps": 2}
-    done = sft.train(from_mapping(SFTConfig, options), split=load_unadmitted(rows, "sft"), out=out, resume=True)
+    options = {**ENDLESS, "model": str(two.tiny), "max_steps": step + 1, "gradient_accumulation_steps": 2}
+    split = load_unadmitted(two.folder / "sft.jsonl", "sft")
+    done = sft.train(from_mapping(SFTConfig, options), split=split, out=out, resume=True)
     assert (done.status, done.body["steps"]) == ("done", step + 1)
+    assert any("begun by 2 processes" in note for note in done.notes)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
