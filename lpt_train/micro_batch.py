@@ -97,7 +97,7 @@ class MicroBatch:
         self.model.eval()
         with without_adapter:
             for parameter in self._parameters if self.ranks.sharded else ():
-                parameter.requires_grad_(True)  # peft turned it off; parts that are gathered first so would stay so
+                parameter.requires_grad_(True)  # peft turned it off, and FSDP2 takes what trains from its first pass
             found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
         self.model.train(was_training)
         return found

@@ -58,6 +58,7 @@ SAME = {
     "sft-full-fsdp2": ("sft", {"use_peft": False, "sharding": "fsdp2"}),
     "dpo": ("dpo", {}),
     "dpo-fsdp2": ("dpo", {"sharding": "fsdp2"}),
+    "dpo-fsdp2-bf16": ("dpo", {"sharding": "fsdp2", "dtype": "bfloat16"}),
     "dpo-full-fsdp2": ("dpo", {"use_peft": False, "sharding": "fsdp2"}),
 }
 # Runs of four steps that are then taken up for the rest, with dropout: random numbers must come back as well.
