@@ -21,6 +21,7 @@ from cli import (
     demo,
     drop,
     evaluate,
+    export,
     generate,
     manifest,
     mix,
@@ -44,6 +45,7 @@ Exit codes: 0 done or accept, 2 usage, 3 tune, 4 refused or reject, 5 bad input 
 
 # The data side installs without these; a command that needs one says which extra brings it.
 EXTRA_OF = {name: "train" for name in ("torch", "transformers", "tokenizers", "peft", "safetensors", "jinja2")}
+EXTRA_OF |= {"trl": "trl", "datasets": "trl"}
 
 app = typer.Typer(
     name="lpt",
@@ -66,6 +68,7 @@ app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
 app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command("export", epilog=export.EXAMPLES)(export.export)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 data.app.command("decontaminate", epilog=decontaminate.EXAMPLES)(decontaminate.decontaminate)
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)

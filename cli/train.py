@@ -48,6 +48,14 @@ Resume = Annotated[
         "lr_scheduler_type is constant.",
     ),
 ]
+Engine = Annotated[
+    Literal["lean", "trl"],
+    typer.Option(
+        "--engine",
+        help="lean: the loops of lpt. trl: TRL's trainer over the same rows, masks and options; sft, dpo, kto; what it "
+        "has no option for is refused.",
+    ),
+]
 EvalSplit = Annotated[
     str | None,
     typer.Option(
@@ -64,6 +72,7 @@ SFT_EXAMPLES = examples(
     "torchrun --nproc-per-node 2 --no-python lpt train sft --admitted chats:train --model ./model --out runs/sft",
     "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4 "
     "--resume",
+    "lpt train sft --admitted chats:train --model ./model --out runs/trl --engine trl",
 )
 KTO_EXAMPLES = examples(
     "lpt train kto --admitted pairs:train --model runs/sft --out runs/kto",
@@ -85,6 +94,7 @@ def sft(
     eval_split: EvalSplit = None,
     config: ConfigFile = None,
     set_: Set = None,
+    engine: Engine = "lean",
     resume: Resume = False,
     catalog: CatalogDir = None,
     json: Json = False,
@@ -95,7 +105,7 @@ def sft(
     made = from_mapping(SFTConfig, settings(set_, config) | {"model": model})
     from lpt_train.sft import train
 
-    _run(train, made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(_by(engine, train), made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 def _preference(algorithm: str, summary: str) -> None:
@@ -118,6 +128,7 @@ def _preference(algorithm: str, summary: str) -> None:
         loss: str = losses[0],
         config: ConfigFile = None,
         set_: Set = None,
+        engine: Engine = "lean",
         resume: Resume = False,
         catalog: CatalogDir = None,
         json: Json = False,
@@ -129,7 +140,7 @@ def _preference(algorithm: str, summary: str) -> None:
         made = from_mapping(PreferenceConfig, settings(set_, config) | {"model": model, "loss_type": loss})
         from lpt_train.preference import train
 
-        _run(train, made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+        _run(_by(engine, train), made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
     command.__annotations__["loss"] = Annotated[str, typer.Option("--loss", help=loss_help)]
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
@@ -150,6 +161,7 @@ def kto(
     unadmitted: Unadmitted = None,
     config: ConfigFile = None,
     set_: Set = None,
+    engine: Engine = "lean",
     resume: Resume = False,
     catalog: CatalogDir = None,
     json: Json = False,
@@ -161,7 +173,7 @@ def kto(
     made = from_mapping(KTOConfig, settings(set_, config) | {"model": model})
     from lpt_train.kto import train
 
-    _run(train, made, "preference", admitted, unadmitted, None, out, resume, catalog, json)
+    _run(_by(engine, train), made, "preference", admitted, unadmitted, None, out, resume, catalog, json)
 
 
 @app.command("grpo", epilog=GRPO_EXAMPLES)
@@ -206,6 +218,15 @@ def show_settings(
 
     config = {"sft": SFTConfig, "kto": KTOConfig, "grpo": GRPOConfig}.get(algorithm, PreferenceConfig)
     table(["setting", "default", ""], described(config), to_stdout=True)
+
+
+def _by(engine: str, train: Callable[..., Any]) -> Callable[..., Any]:
+    """What trains: a loop of ours, or TRL over the same split and options."""
+    if engine == "lean":
+        return train
+    from lpt_train.engines import trl
+
+    return trl.train
 
 
 def _run(
@@ -268,7 +289,9 @@ def exit_code(body: dict[str, Any]) -> int:
         return 0
     if body["status"] != "stopped":
         return 1
-    say(f"stopped after step {body['steps']:,}; go on with --resume", style="yellow")
+    trl = (body.get("engine") or {}).get("name") == "trl"  # which writes nothing to resume from
+    how = "start a new run with --model set to this one" if trl else "go on with --resume"
+    say(f"stopped after step {body['steps']:,}; {how}", style="yellow")
     return STOPPED.get(body["stopped_by"], 1)
 
 

@@ -24,17 +24,17 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from lpt_train.adapter_files import read_adapter, write_adapter
+from lpt_train.adapter_folder import PROVENANCE
+from lpt_train.adapter_folder import read_provenance as read_provenance
 from lpt_train.checkpoint_folders import STATE, name_of, put_in_place, recover
 from lpt_train.disk import WRITE_ERRORS, cannot_save
-from lpt_train.models import adapter_base
 from manifests.errors import BadInputError, LptError, RefusedError
 from manifests.files import fsync_file, fsync_folder
-
-PROVENANCE = "lpt.json"
 
 
 @dataclass(frozen=True)
@@ -116,13 +116,7 @@ def load_checkpoint(
     Raises `BadInputError` when a file is not as it was written, and `RefusedError` when the checkpoint is of another
     run, split or tokenizer than `provenance` says, or trains other tensors than `model`.
     """
-    state = read_state(path)
-    for name, digest in state["files"].items():
-        if not (path / name).is_file() or _sha256(path / name) != digest:
-            raise BadInputError(
-                "a checkpoint is damaged", seen=f"{path / name} is not as it was written",
-                next=f"remove the folder {path} to resume from the one before it",
-            )  # fmt: skip
+    state = verify_files(path)
     for name in ("run_id", "manifest", "split", "content_root", "tainted", "tokenizer"):
         if state["provenance"].get(name) != provenance.get(name):
             raise RefusedError(
@@ -158,27 +152,22 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
+def verify_files(path: Path) -> dict[str, Any]:
+    """The JSON half of a checkpoint whose files are as they were written; raises `BadInputError` when one is not."""
+    state = read_state(path)
+    for name, digest in state["files"].items():
+        if not (path / name).is_file() or _sha256(path / name) != digest:
+            raise BadInputError(
+                "a checkpoint is damaged", seen=f"{path / name} is not as it was written",
+                next=f"remove the folder {path} to resume from the one before it",
+            )  # fmt: skip
+    return state
+
+
 def checkpoint_sha256(path: Path) -> str:
     """One digest for a whole checkpoint: sha256 over its sorted list of file names and digests."""
     lines = [f"{digest}  {name}\n" for name, digest in sorted(read_state(path)["files"].items())]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def read_provenance(model: str | Path) -> dict[str, Any] | None:
-    """The `lpt.json` beside the weights of a folder, if it is one of ours; an adapter without one is made of its base.
-
-    Raises `BadInputError` when the file cannot be read: a mark that is there must not be lost.
-    """
-    path = Path(model) / PROVENANCE
-    if not path.is_file():
-        base = adapter_base(str(model))
-        return read_provenance(base) if base is not None else None
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise BadInputError(
-            "what a model was made from cannot be read", seen=f"{path}: {error}", next="copy the model's folder again"
-        ) from error
 
 
 def _state_sha256(state: Mapping[str, Any]) -> str:
@@ -189,19 +178,14 @@ def _state_sha256(state: Mapping[str, Any]) -> str:
 
 def _write_model(model: torch.nn.Module, folder: Path) -> None:
     if isinstance(model, PeftModel):
-        # The adapter alone; without `save_embedding_layers` peft asks the hub whether the vocabulary was changed.
-        model.save_pretrained(str(folder), save_embedding_layers=False)
-        (folder / "README.md").unlink(missing_ok=True)  # an empty model card; lpt.json says where this comes from
+        write_adapter(model, folder)
     else:
         cast(PreTrainedModel, model).save_pretrained(folder)
 
 
 def _read_model(model: torch.nn.Module, folder: Path) -> None:
     if isinstance(model, PeftModel):
-        set_peft_model_state_dict(model, load_file(folder / "adapter_model.safetensors"))
-        saved = get_peft_model_state_dict(model, save_embedding_layers=False)
-        if set(saved) != set(load_file(folder / "adapter_model.safetensors")):
-            raise RefusedError("the adapter of the checkpoint has other tensors", seen=str(folder))
+        read_adapter(model, folder)
         return
     # Through the library's own reader: some architectures store their weights under other names than their modules.
     dtype = next(model.parameters()).dtype

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
+from lpt_train.config_checks import at_least, one_of
+from lpt_train.config_lora import Lora
 from manifests.errors import UsageError
 
 Config = TypeVar("Config")
@@ -75,26 +77,6 @@ class Optim:
                     f"{name} is the share of the past that a mean keeps", seen=getattr(self, name),
                     next=f"give {name} in [0, 1), such as 0.9",
                 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Lora:
-    """LoRA by peft; `use_peft=False` trains every parameter."""
-
-    use_peft: bool = True
-    lora_r: int = 16  # rank
-    lora_alpha: int = 32  # scale = alpha / r
-    lora_dropout: float = 0.0  # probability, on the input of A
-    lora_target_modules: str = "all-linear"  # or names separated by commas
-    use_rslora: bool = False  # scale = alpha / sqrt(r)
-    use_dora: bool = False
-
-    def __post_init__(self) -> None:
-        at_least("lora_r", self.lora_r, 1)
-        if not 0 <= self.lora_dropout < 1:
-            raise UsageError(
-                "lora_dropout is a probability", seen=self.lora_dropout, next="give a value in [0, 1), such as 0.05"
-            )
 
 
 @dataclass(frozen=True)
@@ -199,21 +181,6 @@ class SFTConfig:
         ):
             at_least(name, getattr(self, name), 1)
         at_least("max_length", self.max_length, 2)
-
-
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise `UsageError` unless `value` is one of `choices`."""
-    if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
-        raise UsageError(f"{name} has no choice of that name", seen=value, next=f"one of {', '.join(close or choices)}")
-
-
-def at_least(name: str, value: float, low: float) -> None:
-    """Raise `UsageError` unless `value >= low` and is finite (NaN fails)."""
-    if math.isinf(value):
-        raise UsageError(f"{name} is no finite number", seen=value, next=f"give {name} >= {low}")
-    if not value >= low:
-        raise UsageError(f"{name} is too small", seen=value, next=f"give {name} >= {low}")
 
 
 def option_names(config_type: type) -> dict[str, str]:

@@ -218,11 +218,12 @@ def total_steps(config: GRPOConfig, tasks: int) -> int:
 
 
 def make_policy(config: GRPOConfig, source: str, place: Placement) -> Policy:
-    """Model, optimizer and, with a KL term, the reference: the start model, beside an adapter the base without it."""
+    """Model, optimizer and, with a KL term, the reference: the start model, unless it is the adapter switched off."""
     model = load_for_training(source, config.lora, place)
     check_head(model)
     reference = None
-    if config.beta > 0 and not config.lora.use_peft:
+    off_is_start = config.lora.use_peft and not config.lora.changes_base
+    if config.beta > 0 and not off_is_start:
         reference = load_model(source, dtype=place.dtype, device=place.device).requires_grad_(False)
     return Policy(model, adamw(model, config.optim), reference, place)
 

@@ -96,10 +96,11 @@ def head_logprobs(
         return logp, normaliser - (torch.exp(logits - normaliser[:, None]) * logits).sum(-1)
 
     parts = []
+    again = draws(head)  # projected once more in the backward pass, an adapter of the head must drop the same inputs
     for start in range(0, len(targets_N), chunk):
         piece = hidden_N_H[start : start + chunk], targets_N[start : start + chunk]
         if torch.is_grad_enabled():
-            parts.append(checkpoint(project, *piece, use_reentrant=False, preserve_rng_state=False))
+            parts.append(checkpoint(project, *piece, use_reentrant=False, preserve_rng_state=again))
         else:
             parts.append(project(*piece))
     if not parts:
@@ -197,6 +198,11 @@ def decoder(model: torch.nn.Module) -> torch.nn.Module:
             next="use a causal language model of transformers",
         )  # fmt: skip
     return body
+
+
+def draws(model: torch.nn.Module) -> bool:
+    """Whether a forward pass in training mode draws random numbers: dropout."""
+    return any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
 
 
 @torch.no_grad()

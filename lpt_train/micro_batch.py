@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from peft import PeftModel
 
-from lpt_train.adapters import trainable
+from lpt_train.adapters import changes_base, trainable
 from lpt_train.flat import FlatBatch, Shape, flatten
 from lpt_train.heads import causal_model, decoder, head_logprobs
 from lpt_train.models import Placement
@@ -90,10 +90,12 @@ class MicroBatch:
     def start_logprobs(self, batches: Iterable[Sequence[Row]]) -> list[torch.Tensor]:
         """`row_logprobs` of each batch under the model that the run starts from: without its adapter, without dropout.
 
-        A model that trains whole has no such state any more once it was updated: ask before the first step.
+        A model that trains whole has no such state any more once it was updated, nor has one whose adapter took its
+        start out of the base, which with the adapter off is another model: ask before the first step.
         """
         was_training = self.model.training
-        without_adapter = self.model.disable_adapter() if isinstance(self.model, PeftModel) else nullcontext()
+        alone = isinstance(self.model, PeftModel) and not changes_base(self.model)
+        without_adapter = self.model.disable_adapter() if alone else nullcontext()  # type: ignore[operator]
         self.model.eval()
         with without_adapter:
             for parameter in self._parameters if self.ranks.sharded else ():

@@ -40,7 +40,8 @@ def check_resume(
     """
     then, now_ = (
         _flat(defaults or {}) | {key: body.get(key) for key in _IDENTITY}
-        | {"start_model": body["model"]["digest"]} | _flat(body["config"])
+        | {"start_model": body["model"]["digest"], "engine": (body.get("engine") or {"name": "lean"})["name"]}
+        | _flat(body["config"])
         for body in (before, asked)
     )  # fmt: skip
     if (before_many := processes(before)) != (now_many := processes(asked)):

@@ -14,14 +14,11 @@ import contextlib
 import errno
 import json
 import math
-import platform
 import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +29,12 @@ from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import Restored, checkpoint_sha256, load_checkpoint, read_provenance
 from lpt_train.checkpoint_folders import latest, recover
 from lpt_train.config import to_mapping
+from lpt_train.machine import env as env
+from lpt_train.machine import now as now
+from lpt_train.machine import own_version
+from lpt_train.models import placement
 from lpt_train.proof import Proof
+from lpt_train.quantised import quantisation_record
 from lpt_train.ranks import SOLO, Ranks, refuse_several
 from lpt_train.resume import check_resume, processes
 from lpt_train.sharded import made_whole
@@ -46,8 +48,6 @@ from manifests.rollouts import into_catalog
 
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
 Progress = Callable[[int, int, Mapping[str, float]], None]
-
-_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,14 @@ class Run:
         catalog: Catalog | None = None,
         resume: bool = False,
         ranks: Ranks = SOLO,
+        engine: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run in `out`, or go on with the one there when `resume`.
 
         `model_info` is `{name, digest}` with the path the weights came from as `name`; `tokenizer` `{fingerprint,
-        template_sha256}`. A folder that holds a run already is refused with `UsageError` unless `resume`. An algorithm
-        that gives no `ranks` runs in one process and is refused where there are several.
+        template_sha256}`; `engine` `{name, version, …}` of what does the updates, by default the loops of this package.
+        A folder that holds a run already is refused with `UsageError` unless `resume`. An algorithm that gives no
+        `ranks` runs in one process and is refused where there are several.
         """
         if ranks is SOLO:
             refuse_several(algorithm)
@@ -135,7 +137,9 @@ class Run:
             "config": to_mapping(config), "manifest": split.manifest_id, "split": split.ref,
             "content_root": split.content_root, "verified": split.verified,
             "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "verdict": split.verdict,
-            "model": {**model_info, "made_from": made_from}, "tokenizer": dict(tokenizer),
+            "model": {**model_info, "made_from": made_from, "quantisation": _quantisation(config)},
+            "tokenizer": dict(tokenizer),
+            "engine": dict(engine or {"name": "lean", "version": own_version()}),
             "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
             "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
             "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
@@ -191,7 +195,7 @@ class Run:
             "type": "lpt.provenance/1", "run_id": self.run_id, "algorithm": body["algorithm"],
             "manifest": body["manifest"], "split": body["split"], "content_root": body["content_root"],
             "verified": body["verified"], "tainted": body["tainted"], "tokenizer": body["tokenizer"],
-            "model": {key: body["model"].get(key) for key in ("name", "digest")},
+            "model": {key: body["model"].get(key) for key in ("name", "digest", "quantisation")},
         }  # fmt: skip
 
     def resumed_at(self, step: int) -> None:
@@ -360,31 +364,9 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def env() -> dict[str, Any]:
-    """Versions and machine, as every record carries them."""
-    packages = {}
-    for name in _PACKAGES:
-        try:
-            packages[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {
-        "python": platform.python_version(), "lpt": _own_version(), "platform": platform.platform(),
-        "device": device, "packages": packages,
-    }  # fmt: skip
-
-
-def now() -> str:
-    """The time as records write it: ISO-8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("lpt")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+def _quantisation(config: Any) -> dict[str, Any] | None:
+    dtype = str(placement(config.run.device, config.run.dtype).dtype).removeprefix("torch.")
+    return quantisation_record(to_mapping(config.lora), dtype)
 
 
 def _new_id(algorithm: str, created: str) -> str:

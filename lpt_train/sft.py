@@ -66,7 +66,7 @@ def train(
     run = Run.create(
         out, "sft", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=_tokenized_id(split, renderer, config, order), catalog=catalog, resume=resume, ranks=ranks,
+        tokenized_id=sft_tokenized_id(split, renderer, config, order), catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
     run.notes += (
         dropped_notes(rendered.dropped, len(rendered.rows))
@@ -160,7 +160,7 @@ def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig
     return render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
 
 
-def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig, order: Shuffled | Scheduled) -> str:
+def sft_tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig, order: Shuffled | Scheduled) -> str:
     """The id of what the accelerator sees: rows, order, tokenizer, length, packing and mask policy."""
     return tokenized_id({
         "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,

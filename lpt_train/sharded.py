@@ -24,6 +24,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from lpt_train.models import Placement
+from manifests.errors import RefusedError
 
 
 class Through(torch.nn.Module):
@@ -53,6 +54,12 @@ def shard(
     would keep a second copy of it until the backward pass. The parameters are other objects afterwards: make optimizers
     and lists of them later.
     """
+    odd = {str(p.dtype) for p in model.parameters() if not p.is_floating_point()}
+    if odd:
+        raise RefusedError(
+            "a base of quantised weights is not spread over processes", seen=", ".join(sorted(odd)),
+            next="sharding=none: each process has the whole base, or leave out load_in_4bit",
+        )  # fmt: skip
     mesh = init_device_mesh(place.device.type, (world,))
     narrow = None if place.dtype is torch.float32 else place.dtype
     policy = MixedPrecisionPolicy(narrow, torch.float32 if narrow else None, cast_forward_inputs=False)

@@ -269,7 +269,12 @@ _CHECKPOINT_FILES = _select(
     "v_checkpoint",
 )
 _ARTIFACT = " UNION ALL ".join(
-    [_files("stage", "stage output", "outputs"), _files("admission", "split", "files"), _CHECKPOINT_FILES]
+    [
+        _files("stage", "stage output", "outputs"),
+        _files("admission", "split", "files"),
+        _CHECKPOINT_FILES,
+        _files("export", "export", "outputs"),
+    ]
 )
 
 _GATE = _select(

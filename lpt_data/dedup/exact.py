@@ -33,7 +33,7 @@ def classes(
     sequence: np.ndarray,
     tokens: np.ndarray,
     rank: Callable[[np.ndarray], np.ndarray],
-    texts: Callable[[np.ndarray], Iterable[memoryview | bytes]],
+    texts: Callable[[np.ndarray], Iterable[bytes]],
     group: np.ndarray | None = None,
 ) -> Classes:
     """Group rows by equality; ``rank(rows)`` gives each its place in the declared order, ``texts(rows)`` the UTF-8
@@ -45,7 +45,7 @@ def classes(
     """
     empty = np.zeros(len(sequence), bool)
     wordless = np.flatnonzero(tokens == 0)
-    empty[wordless] = [not str(text, "utf-8", "replace").strip() for text in texts(wordless)]
+    empty[wordless] = [not text.decode("utf-8", "replace").strip() for text in texts(wordless)]
     leader = np.arange(len(sequence), dtype=np.int64)
     same_bytes = np.ones(len(sequence), bool)
     rows = np.sort(shared(sequence, np.flatnonzero(~empty)))  # ascending, so that texts are read in their order
@@ -67,11 +67,11 @@ def classes(
     return Classes(leader, same_bytes, empty)
 
 
-def _normal(text: memoryview | bytes) -> bytes:
-    return normal_form(str(text, "utf-8", "replace")).encode()
+def _normal(text: bytes) -> bytes:
+    return normal_form(text.decode("utf-8", "replace")).encode()
 
 
-def _digests(texts: Iterable[memoryview | bytes], count: int) -> list[np.ndarray]:
+def _digests(texts: Iterable[bytes], count: int) -> list[np.ndarray]:
     """The BLAKE2b digests of some texts, as two uint64 [n]."""
     found, rest = np.empty((count, 2), np.uint64), iter(texts)
     for start in range(0, count, _PIECE):

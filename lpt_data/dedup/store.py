@@ -93,7 +93,7 @@ class Texts:
             if isinstance(part, int):  # few of a batch as a rule: the rest is not fetched
                 yield from map(self.one, mine.tolist())
                 continue
-            offsets, places, view = part[0], mine - self.firsts[batch], memoryview(part[1])
+            offsets, places, view = part[0], mine - self.firsts[batch], part[1].data
             for start, end in zip(offsets[places].tolist(), offsets[places + 1].tolist(), strict=True):
                 yield view[start:end]
 

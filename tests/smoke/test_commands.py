@@ -96,6 +96,10 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "train orpo": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/orpo {SMALL}", RUN),
     "train kto": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/kto {SMALL}", RUN),
     "train grpo": (f"--admitted sums:train --model runs/sft --out runs/grpo {GRPO}", RUN),
+    "export": (
+        "runs/sft --out exported --merge --tolerance 1",
+        {"path", "merged", "dtype", "outputs", "digest", "base", "measured", "tainted", "notes"},
+    ),
     "eval": ("--admitted sums:test --model runs/grpo --n 2 --max-tokens 2", {"models", "split"}),
     "why": ("problems.jsonl:1", set()),
     "catalog rebuild": ("", {"catalog", "objects", "head"}),
