@@ -2,7 +2,7 @@
 """One process against several on the GPUs of one machine: rates, losses, and what the sum of the gradients costs.
 
     python benchmarks/train/ranks.py --processes 2 --out RESULT.json      on 2 GPUs, about 90 s on H200s
-    python benchmarks/train/ranks.py --shape tiny --steps 8               on CPU, to see that it works
+    python benchmarks/train/ranks.py --shape tiny --large tiny --size 2 --steps 7      on CPU, to see that it works
 
 Each job runs in one process and in several with the same rows a step (twice the accumulation in one), so that the rates
 are those of the same update and the losses can be compared: to the bit they cannot be equal, sums are added in another
@@ -31,21 +31,22 @@ ROOT = Path(__file__).resolve().parents[2]
 NVLINK = 450e9  # bytes/s a direction, H200
 WARM_UP = 5
 LORA = {"lora_r": 16, "lora_alpha": 32}
+PACKED = {"packing": True}
 # name -> (shape: --shape or the larger one, algorithm, options, in one process too)
 JOBS = {
-    "sft": ("small", "sft", {**LORA, "packing": True}, True),
+    "sft": ("small", "sft", {**LORA, **PACKED}, True),
     "dpo": ("small", "dpo", LORA, True),
-    "sft-large": ("large", "sft", {**LORA, "packing": True}, True),
-    "sft-fsdp2": ("small", "sft", {**LORA, "packing": True, "sharding": "fsdp2"}, False),
+    "sft-large": ("large", "sft", {**LORA, **PACKED}, True),
+    "sft-fsdp2": ("small", "sft", {**LORA, **PACKED, "sharding": "fsdp2"}, False),
     "dpo-fsdp2": ("small", "dpo", {**LORA, "sharding": "fsdp2"}, False),
-    "sft-large-full-fsdp2": ("large", "sft", {"use_peft": False, "packing": True, "sharding": "fsdp2"}, False),
+    "sft-fsdp2-compiled": ("small", "sft", {**LORA, **PACKED, "sharding": "fsdp2", "execution": "compiled"}, False),
+    "sft-large-full-fsdp2": ("large", "sft", {"use_peft": False, **PACKED, "sharding": "fsdp2"}, False),
     "fp32": ("tiny", "sft", {**LORA, "dtype": "float32"}, True),
     "fp32-fsdp2": ("tiny", "sft", {"use_peft": False, "dtype": "float32", "sharding": "fsdp2"}, False),
     "fp32-full": ("tiny", "sft", {"use_peft": False, "dtype": "float32"}, True),
 }
 # What a job of several processes is compared with, where it is not the job of its own name.
-SAME_AS = {"sft-fsdp2": "sft", "dpo-fsdp2": "dpo", "fp32-fsdp2": "fp32-full"}
-SIZES = {"small": 16, "large": 16, "tiny": 4}  # rows or pairs of a process in a step
+SAME_AS = {"sft-fsdp2": "sft", "sft-fsdp2-compiled": "sft", "dpo-fsdp2": "dpo", "fp32-fsdp2": "fp32-full"}
 
 
 def records(algorithm: str, count: int) -> list[dict]:
@@ -77,27 +78,28 @@ def make_models(folder: Path, small: str, large: str) -> None:
         byte_tokenizer().save_pretrained(folder / name)
 
 
-def run_job(name: str, folder: Path, steps: int, device: str, processes: int, world: int) -> dict:
+def run_job(name: str, args: argparse.Namespace, folder: Path, device: str, world: int) -> dict:
     """One training run in this process, or in its part of several."""
     from lpt_train import preference, sft
     from lpt_train.admitted import load_unadmitted
     from lpt_train.config import SFTConfig, from_mapping
     from lpt_train.config_preference import PreferenceConfig
 
-    size, algorithm, options, _ = JOBS[name]
+    model, algorithm, options, _ = JOBS[name]
+    rows = args.size if model != "tiny" else 4
     train, config, kind = (
         (sft.train, SFTConfig, "sft") if algorithm == "sft" else (preference.train, PreferenceConfig, "preference")
     )
     options = options if world > 1 else {**options, "sharding": "none"}
     made = from_mapping(config, {
-        "model": str(folder / size), "max_length": 1024, "max_steps": steps, "learning_rate": 1e-4, "device": device,
-        "per_device_train_batch_size": SIZES[size], "gradient_accumulation_steps": processes // world,
+        "model": str(folder / model), "max_length": 1024, "max_steps": args.steps, "learning_rate": 1e-4,
+        "device": device, "per_device_train_batch_size": rows, "gradient_accumulation_steps": args.processes // world,
         "ddp_timeout": 60, **options,
     })  # fmt: skip
     began = time.time()
     result = train(made, split=load_unadmitted(folder / f"{algorithm}.jsonl", kind), out=folder / f"{name}-{world}")
     lines = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
-    units = [line["tokens"] if algorithm == "sft" else SIZES[size] * processes for line in lines]
+    units = [line["tokens"] if algorithm == "sft" else rows * args.processes for line in lines]
     rates = [count / line["step_seconds"] for count, line in zip(units, lines, strict=True)][WARM_UP:]
     return {
         "processes": world, "rate": statistics.median(rates), "unit": "tokens/s" if algorithm == "sft" else "pairs/s",
@@ -155,7 +157,7 @@ def worker(args: argparse.Namespace) -> None:
         if world == 1 and not JOBS[name][3]:
             continue
         try:
-            found = run_job(name, folder, args.steps, device, args.processes, world)
+            found = run_job(name, args, folder, device, world)
         except Exception as error:  # the other jobs are worth having
             found = {"processes": world, "error": f"{type(error).__name__}: {error}"[:600]}
             traceback.print_exc()
@@ -172,6 +174,7 @@ def launch(args: argparse.Namespace, folder: str, world: int) -> list[dict]:
     """The results of all jobs in `world` processes."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), __file__, "--worker"]
     command += ["--folder", folder, "--steps", str(args.steps), "--processes", str(args.processes), "--jobs", args.jobs]
+    command += ["--size", str(args.size)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = [json.loads(line[7:]) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if done.returncode or not found:
@@ -206,6 +209,7 @@ def main() -> None:
     parser.add_argument("--large", choices=(*SHAPES, "tiny"), default="qwen2.5-0.5b")
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--size", type=int, default=16, help="rows or pairs of a process in a step")
     parser.add_argument("--out")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
