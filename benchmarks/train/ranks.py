@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One process against several on the GPUs of one machine: rates, losses, and what the sum of the gradients costs.
 
-    python benchmarks/train/ranks.py --processes 2 --out RESULT.json      on 2 GPUs, about 90 s on H200s
+    python benchmarks/train/ranks.py --processes 2 --out RESULT.json      on 2 GPUs, minutes: most of it compiling
     python benchmarks/train/ranks.py --shape tiny --large tiny --size 2 --steps 7      on CPU, to see that it works
 
 Each job runs in one process and in several with the same rows a step (twice the accumulation in one), so that the rates
