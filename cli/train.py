@@ -45,7 +45,7 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         help="Go on from the last checkpoint in --out, with the settings it began with; the length may change where "
-        "lr_scheduler_type is constant.",
+        "lr_scheduler_type is constant, or warmup_stable_decay before it decays.",
     ),
 ]
 Engine = Annotated[
@@ -61,7 +61,7 @@ EvalSplit = Annotated[
     typer.Option(
         "--eval",
         metavar="NAME[@V]:SPLIT",
-        help="Admitted split to measure on: the loss (sft), the accuracy (grpo).",
+        help="Admitted split to measure on: the loss, of grpo the accuracy.",
         show_default=False,
     ),
 ]
@@ -75,7 +75,7 @@ SFT_EXAMPLES = examples(
     "lpt train sft --admitted chats:train --model ./model --out runs/trl --engine trl",
 )
 KTO_EXAMPLES = examples(
-    "lpt train kto --admitted pairs:train --model runs/sft --out runs/kto",
+    "lpt train kto --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/kto",
     "lpt train kto --admitted pairs:train --model ./model --out runs/kto --set undesirable_weight=0.5",
 )
 GRPO_EXAMPLES = examples(
@@ -159,6 +159,7 @@ def kto(
     out: Out,
     admitted: Admitted = None,
     unadmitted: Unadmitted = None,
+    eval_split: EvalSplit = None,
     config: ConfigFile = None,
     set_: Set = None,
     engine: Engine = "lean",
@@ -173,7 +174,7 @@ def kto(
     made = from_mapping(KTOConfig, settings(set_, config) | {"model": model})
     from lpt_train.kto import train
 
-    _run(_by(engine, train), made, "preference", admitted, unadmitted, None, out, resume, catalog, json)
+    _run(_by(engine, train), made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("grpo", epilog=GRPO_EXAMPLES)
@@ -323,7 +324,10 @@ LIVE = (
     "truncated_share",
     "entropy",
     "grad_norm",
+    "eval_loss",
     "tokens_per_second",
+    "mfu",
+    "memory_gib",
     "eta_seconds",
 )
 
@@ -357,8 +361,8 @@ class StepLine:
             self._live = None
 
 
-# How fast a run went has its own line.
-PACE = ("tokens_per_second", "step_seconds", "eta_seconds")
+# How fast a run went has its own line; that a step was left out is no measurement.
+PACE = ("tokens_per_second", "step_seconds", "eta_seconds", "memory_gib", "skipped")
 
 
 def show_run(body: dict[str, Any]) -> None:

@@ -25,6 +25,11 @@ def name_of(step: int) -> str:
     return f"step-{step:06d}"
 
 
+def step_of(path: Path) -> int:
+    """The step of a checkpoint by its name."""
+    return int(path.name.rpartition("-")[2])
+
+
 def checkpoints(directory: Path) -> list[Path]:
     """The complete checkpoints of a folder, oldest first: by number, one for each step."""
     found: dict[int, Path] = {}
@@ -72,6 +77,14 @@ def put_in_place(temporary: Path, final: Path, keep_last: int, keep: Collection[
         if old.name not in keep:
             _set_aside(old)
     _sweep(directory)
+
+
+def forget_after(final: Path) -> None:
+    """Remove the checkpoints of later steps than a checkpoint's: they come again."""
+    found = checkpoints(final.parent)
+    for later in found[found.index(final) + 1 :]:
+        _set_aside(later)
+    _sweep(final.parent)
 
 
 def _set_aside(path: Path) -> None:

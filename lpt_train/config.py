@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from lpt_train.config_checks import at_least, one_of
+from lpt_train.config_guard import GuardOptions
 from lpt_train.config_lora import Lora
 from manifests.errors import UsageError
 
@@ -25,7 +26,7 @@ Config = TypeVar("Config")
 
 SCHEDULES = ("constant", "linear", "cosine", "cosine_with_min_lr", "warmup_stable_decay")
 DECAYS = ("cosine", "linear", "1-sqrt")
-REPORTS = ("none", "tensorboard", "wandb", "trackio")
+REPORTS = ("tensorboard", "wandb", "trackio")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 SHARDINGS = ("none", "fsdp2")
@@ -77,28 +78,6 @@ class Optim:
                     f"{name} is the share of the past that a mean keeps", seen=getattr(self, name),
                     next=f"give {name} in [0, 1), such as 0.9",
                 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class GuardOptions:
-    """What a run does about batches whose loss or gradient is absurd."""
-
-    spike_guard: bool = False  # such batches move no weight and are set aside; off: what is not finite ends the run
-    spike_factor: float = 10.0  # times the running median of the loss or the gradient norm: a spike
-    spike_window: int = 64  # updates of the running median
-    spike_limit: int = 5  # batches that may be set aside; one more ends the run
-    spike_lr_factor: float = 0.5  # what a spike multiplies the learning rate by …
-    spike_cooldown: int = 20  # … for so many optimizer steps
-
-    def __post_init__(self) -> None:
-        at_least("spike_factor", self.spike_factor, 1)
-        at_least("spike_window", self.spike_window, 8)
-        at_least("spike_limit", self.spike_limit, 1)
-        at_least("spike_cooldown", self.spike_cooldown, 0)
-        if not 0 < self.spike_lr_factor <= 1:
-            raise UsageError(
-                "spike_lr_factor lowers the rate", seen=self.spike_lr_factor, next="give a value in (0, 1], such as 0.5"
-            )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ the estimate is taken from, are computed once before the first update.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 import torch
 
 from lpt_train.adapters import adamw, load_for_training
-from lpt_train.admitted import AdmittedSplit, check_tokenizer, check_trains, split_notes
+from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config_kto import KTOConfig
 from lpt_train.data_order import shuffled
 from lpt_train.flat import FlatBatch
@@ -26,7 +28,7 @@ from lpt_train.observers import Observer
 from lpt_train.packing import Row, epoch_order
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
-from lpt_train.render_pairs import Completion, mismatched, render_completions
+from lpt_train.render_pairs import Completion, RenderedCompletions, mismatched, render_completions
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
 from lpt_train.steps import batched, completions_id, dropped_notes, visited
@@ -41,6 +43,7 @@ def train(
     out: Path | str,
     catalog: Catalog | None = None,
     progress: Progress | None = None,
+    eval_split: AdmittedSplit | None = None,
     resume: bool = False,
     observers: Sequence[Observer] = (),
 ) -> RunResult:
@@ -56,7 +59,8 @@ def train(
     tokenizer = load_tokenizer(source)
     renderer = Renderer(tokenizer, max_length=config.max_length)
     check_tokenizer(split, renderer.fingerprint, renderer.name)
-    rendered = render_completions(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
+    rendered = _render(split, renderer, config)
+    held_out = None if eval_split is None else _held_out(eval_split, renderer, config)
     completions, size = rendered.completions, config.per_device_train_batch_size
     others = mismatched(completions, epoch_order(len(completions), options.seed, 0), config.max_length)
     seed_everything(options.seed)  # before the adapter draws its first values
@@ -73,11 +77,14 @@ def train(
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=identity, catalog=catalog, resume=resume,
     )  # fmt: skip
-    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, None)
+    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, eval_split)
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)
     reference = _reference(run_micro_batch, [c.row for c in completions], needed, size)
     reference_of_others = _reference(run_micro_batch, others, needed, size)
+    measure = (
+        partial(evaluate, run_micro_batch, _measured(run_micro_batch, held_out, config), config) if held_out else None
+    )
 
     def gradients(taken: Sequence[int]) -> dict[str, float]:
         """Forward and backward of the completions of a step, against one estimate for all, however it is cut."""
@@ -101,7 +108,7 @@ def train(
     work = Work(model)
     updates = Updates(
         run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
-        tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress,
+        tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress, evaluate=measure,
         record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
     )  # fmt: skip
     if resume:
@@ -121,6 +128,40 @@ def train(
             operations = work.training(rows) + work.forward(apart)
             updates.end(step, metrics, tokens=tokens, operations=operations)
     return updates.finish(extra={"data": rendered.to_json(), "execution": run_micro_batch.way})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Completions to measure on, the mismatched rows of the estimate, and the reference log-probs of both."""
+
+    completions: Sequence[Completion]
+    others: Sequence[Row]
+    reference: np.ndarray
+    reference_of_others: np.ndarray
+
+
+@torch.no_grad()
+def evaluate(run_micro_batch: MicroBatch, held: Measured, config: KTOConfig) -> dict[str, float]:
+    """Loss, rewards of each class and distance to the reference over all completions as `eval_…`, without dropout."""
+    model, objective = run_micro_batch.model, _objective(config)
+    was_training = model.training
+    model.eval()
+    every = batched(range(len(held.completions)), config.per_device_eval_batch_size)
+    apart = []
+    for part in every:
+        logp_N, batch = run_micro_batch.logprobs([held.others[i] for i in part])
+        apart.append(row_sums(logp_N, batch)[: len(part)].float().cpu())
+    point = kl_estimate(torch.cat(apart) - torch.from_numpy(held.reference_of_others))
+    parts = []
+    for part in every:
+        chosen = [held.completions[i] for i in part]
+        logp_N, batch = run_micro_batch.logprobs([completion.row for completion in chosen])
+        extras = _extras(chosen, held.reference[list(part)], len(chosen), 1 / len(held.completions), point)
+        loss, report = objective(logp_N, batch, {name: tensor.to(logp_N.device) for name, tensor in extras.items()})
+        parts.append({"loss": loss, **report})
+    model.train(was_training)
+    sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
+    return {f"eval_{name}": value for name, value in (_class_means(sums) | {"kl": float(point)}).items()}
 
 
 def _objective(config: KTOConfig) -> Any:
@@ -175,6 +216,24 @@ def _reference(run_micro_batch: MicroBatch, rows: Sequence[Row], needed: Sequenc
     for part, sums_S in zip(parts, run_micro_batch.start_logprobs([rows[i] for i in p] for p in parts), strict=True):
         found[list(part)] = sums_S.numpy()
     return found
+
+
+def _measured(run_micro_batch: MicroBatch, held_out: RenderedCompletions, config: KTOConfig) -> Measured:
+    completions, size = held_out.completions, config.per_device_eval_batch_size
+    others = mismatched(completions, epoch_order(len(completions), config.run.seed, 0), config.max_length)
+    every = range(len(completions))
+    own, apart = (_reference(run_micro_batch, rows, every, size) for rows in ([c.row for c in completions], others))
+    return Measured(completions, others, own, apart)
+
+
+def _render(split: AdmittedSplit, renderer: Renderer, config: KTOConfig) -> RenderedCompletions:
+    return render_completions(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
+
+
+def _held_out(split: AdmittedSplit, renderer: Renderer, config: KTOConfig) -> RenderedCompletions:
+    check_contract(split, "kto")
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
+    return _render(split, renderer, config)
 
 
 def _balance_notes(completions: Sequence[Completion], config: KTOConfig) -> list[str]:

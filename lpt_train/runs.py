@@ -91,6 +91,7 @@ class Run:
         self.sinks = Sinks((), out, body["run_id"], body["config"])
         self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
         self._stopped_by: str | None = None
+        self._from = 0  # the step that a resumed run goes on from
         self._lock = contextlib.ExitStack()
 
     @classmethod
@@ -209,7 +210,7 @@ class Run:
             except (ValueError, KeyError, TypeError):
                 continue  # the half line of a kill; its step comes again
         self._keep_metrics(kept)
-        self.body["metrics"] = {}
+        self.body["metrics"], self._from = {}, step
         for line in kept:
             self._note_ends(json.loads(line))
         self._write()
@@ -231,6 +232,7 @@ class Run:
     @contextlib.contextmanager
     def guarded(self, proof: Proof) -> Iterator[StopRequest]:
         """The loop's surroundings: SIGTERM and Ctrl-C become a request to stop, an exception a recorded failure."""
+        self.sinks.begin(self._from)
         try:
             with StopRequest(self.ranks) as stop:
                 try:

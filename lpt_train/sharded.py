@@ -94,11 +94,11 @@ def made_whole(model: torch.nn.Module, optimizer: Any, *, keep: bool = True, bac
     is spread over the processes again, and the optimizer given here takes a whole state. A model that is not spread is
     left as it is.
     """
-    spread = [
+    spread: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = [
         (module, name, parameter)
         for module in model.modules()
         for name, parameter in module._parameters.items()
-        if isinstance(parameter, DTensor) and parameter.requires_grad
+        if parameter is not None and isinstance(parameter, DTensor) and parameter.requires_grad
     ]
     if not spread:
         yield optimizer

@@ -1,8 +1,8 @@
 """Where the metrics of a run go besides `metrics.jsonl`: TensorBoard, Weights & Biases, trackio.
 
-One interface: a sink takes the metrics of a step, and is closed. It is opened at the first line, in the run's folder
-where it keeps files. A sink that fails is left out from then on and noted; it never ends a run, and what it prints goes
-to standard error.
+One interface: a sink takes the metrics of a step, and is closed. It is opened before the first step, in the run's
+folder where it keeps files. A sink that fails is left out from then on and noted; it never ends a run, and what it
+prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ class _Opened:
 
 def _tensorboard(out: Path, run_id: str, config: Mapping[str, Any], step: int) -> Sink:
     module = "torch.utils.tensorboard" if find_spec("tensorboard") else "tensorboardX"
-    # What a run that was killed wrote after its checkpoint is hidden: those steps come again.
-    writer = import_module(module).SummaryWriter(str(out / "tensorboard"), purge_step=step, flush_secs=10)
+    # What a run that was killed wrote after its checkpoint is hidden: those steps come again. A file's name has but
+    # the second in it.
+    writer = import_module(module).SummaryWriter(
+        str(out / "tensorboard"), purge_step=step, flush_secs=10, filename_suffix=f".{step}"
+    )
     writer.add_text("config", f"{run_id}\n\n    {config}", step)
 
     def log(step: int, metrics: Mapping[str, float]) -> None:
@@ -98,16 +101,17 @@ class Sinks:
     config: Mapping[str, Any]
     notes: list[str] = field(default_factory=list)
     _open: dict[str, Sink] = field(default_factory=dict)
-    _gone: set[str] = field(default_factory=set)
+
+    def begin(self, step: int) -> None:
+        """Open each sink for a run that goes on from `step`; never raises."""
+        for name in self.names:
+            with self._kept_going(name):
+                self._open[name] = SINKS[name][1](self.out, self.run_id, self.config, step)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Hand the metrics of a step to each sink; never raises."""
-        for name in self.names:
-            if name in self._gone:
-                continue
+        for name in list(self._open):
             with self._kept_going(name):
-                if name not in self._open:
-                    self._open[name] = SINKS[name][1](self.out, self.run_id, self.config, step)
                 self._open[name].log(step, metrics)
 
     def close(self) -> None:
@@ -122,7 +126,6 @@ class Sinks:
             with contextlib.redirect_stdout(sys.stderr):
                 yield
         except Exception as error:
-            self._gone.add(name)
             self._open.pop(name, None)
             first = (str(error).splitlines() or [""])[0][:200]
             self.notes.append(

@@ -38,24 +38,30 @@ def peak_rate(device: str, dtype: torch.dtype) -> float | None:
 
 
 class Work:
-    """The arithmetic of a model, in floating-point operations, for rows that do not see one another."""
+    """The arithmetic of a model, in floating-point operations, for rows that do not see one another.
+
+    0 where it is not known: of a mixture of experts only some do work.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
         config, head = causal_model(model).config, causal_model(model).get_output_embeddings()
-        self.known = not any(getattr(config, name, None) for name in ("num_experts", "num_local_experts"))
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._attention = 4.0 * config.num_hidden_layers * config.num_attention_heads * width  # a pair of tokens
         self._body = self._head = self._body_back = self._head_back = 0.0
-        for module in model.modules():
-            if hasattr(module, "base_layer") or not hasattr(module, "in_features"):
+        heads = {id(part) for part in head.modules()} if head is not None else set()
+        for name, module in model.named_modules():
+            # Layers with weights of their own: not what wraps them, nor the copy that an adapter keeps of a layer.
+            weight = module._parameters.get("weight")
+            if weight is None or not hasattr(module, "in_features") or "original_module" in name:
                 continue
             products = float(int(module.in_features) * int(module.out_features))
-            back = products * (4.0 if module.weight.requires_grad else 2.0)
-            if module is head:
-                self._head, self._head_back = 2.0 * products, back
+            back = products * (4.0 if weight.requires_grad else 2.0)
+            if id(module) in heads:
+                self._head, self._head_back = self._head + 2.0 * products, self._head_back + back
             else:
                 self._body, self._body_back = self._body + 2.0 * products, self._body_back + back
-        self.known = self.known and self._body > 0
+        if self._body == 0 or any(getattr(config, name, None) for name in ("num_experts", "num_local_experts")):
+            self._body = self._head = self._body_back = self._head_back = self._attention = 0.0
 
     def forward(self, rows: Sequence[Row]) -> float:
         """Of the forward pass alone."""

@@ -4,7 +4,7 @@ A loss or a gradient norm is a spike when it is not finite, or more than `spike_
 the updates that were made (a loss: and one nat above it, so that a loss near zero may double). The batch is set aside:
 written to `quarantine.jsonl` with the ids of its records and, where the loop can tell, the one whose gradient alone is
 the largest. The learning rate is lowered for a while. Two spikes in a row speak against the weights, not the batches:
-the run goes back to its newest checkpoint and leaves those batches out. After `spike_limit` of them it fails.
+the run goes back to a checkpoint from before them and leaves those batches out. After `spike_limit` of them it fails.
 
 All of it is a function of what the run computed, and its state lies in the checkpoints: a resumed run decides alike.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from lpt_train.config import GuardOptions
+from lpt_train.config_guard import GuardOptions
 from lpt_train.observers import Ask, Moment
 from manifests.errors import LptError
 from manifests.files import write_atomic
@@ -66,6 +66,11 @@ class SpikeGuard:
         self.unnamed = True
         again = self.in_a_row >= _IN_A_ROW
         return Ask("roll_back" if again else "skip", f"{reason} in step {moment.done + 1}")
+
+    @property
+    def suspected(self) -> int | None:
+        """The number of updates after which the weights are under suspicion, while spikes follow one another."""
+        return self.quarantined[-self.in_a_row]["step"] - 1 if self.in_a_row >= _IN_A_ROW else None
 
     def accuse(self, norms: Mapping[str, float]) -> None:
         """Name the record with the largest gradient (norm of each record alone) in the newest entry, and write it.

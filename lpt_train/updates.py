@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lpt_train.adapters import parameter_report, trainable
 from lpt_train.checkpoint import Restored, load_checkpoint, save_checkpoint
-from lpt_train.checkpoint_folders import latest, name_of
+from lpt_train.checkpoint_folders import checkpoints, forget_after, name_of, step_of
 from lpt_train.config import to_mapping
 from lpt_train.early_stop import EarlyStop
 from lpt_train.observers import Ask, Moment, Observer, Point, ask_all, restore, states
@@ -300,24 +300,28 @@ class Updates:
         self._guard.accuse(norms)
 
     def _go_back(self) -> None:
-        """Take the newest checkpoint again."""
+        """Take the newest checkpoint again whose weights are not under suspicion."""
         reason = self._asked.pop("roll_back").reason
-        newest = latest(self.run.checkpoints)
+        found = checkpoints(self.run.checkpoints)
         self._ways_back += 1
-        if newest is None or self._ways_back > _MOST_WAYS_BACK:
+        if not found or self._ways_back > _MOST_WAYS_BACK:
             raise LptError(
-                "the run cannot go back" if newest is None else "the run goes back again and again", seen=reason,
-                next="set save_steps, so that there is a checkpoint" if newest is None else "look at what asks for it",
+                "the run goes back again and again" if found else "the run cannot go back", seen=reason,
+                next="look at what asks for it" if found else "set save_steps, so that there is a checkpoint",
             )  # fmt: skip
+        suspected = self._guard.suspected if self._guard is not None else None
+        good = found if suspected is None else [path for path in found if step_of(path) < suspected] or found[:1]
         kept = self._guard.quarantined if self._guard is not None else []
         with made_whole(self.model, self.optimizer, back=True) as whole:
-            back = load_checkpoint(newest, model=self.model, optimizer=whole, provenance=self.run.provenance)
+            back = load_checkpoint(good[-1], model=self.model, optimizer=whole, provenance=self.run.provenance)
         self._restore(back)
+        if self.run.ranks.main:
+            forget_after(good[-1])
         if self._guard is not None:
             self._guard.quarantined, self._guard.in_a_row = kept, 0
         self.zero_grad()
         self.run.resumed_at(self.done)
-        self.run.notes.append(f"went back to {newest.name}: {reason}")
+        self.run.notes.append(f"went back to {good[-1].name}: {reason}")
         if self.done == 0:
             self._measure_first()
 

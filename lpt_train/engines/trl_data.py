@@ -114,7 +114,11 @@ def kto_work(
     config: KTOConfig, split: AdmittedSplit, held_out: AdmittedSplit | None, renderer: Renderer, padding: int
 ) -> Work:
     """Completions with their labels, each with a mismatched row of our choice: never its own prompt's completion."""
-    assert held_out is None
+    if held_out is not None:
+        raise RefusedError(
+            "--engine trl does not measure KTO on an evaluation split", seen=held_out.ref,
+            next="leave --eval out, or --engine lean",
+        )  # fmt: skip
     limits: dict[str, Any] = {"max_length": config.max_length, "truncation": config.truncation}
     rendered = render_completions(split.rows(), renderer, **limits)
     order = epoch_order(len(rendered.completions), config.run.seed, 0)

@@ -23,8 +23,8 @@ SAME = (
 # compute; and the adapter, which TRL takes as a peft config.
 AROUND = (
     "model", "truncation", "packing", "loss_type", "max_steps", "num_train_epochs", "logging_steps", "save_steps",
-    "save_total_limit", "eval_steps", "per_device_eval_batch_size", "device", "dtype", "mix_schedule", "use_peft",
-    "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora", "use_dora",
+    "save_total_limit", "eval_steps", "per_device_eval_batch_size", "device", "dtype", "mix_schedule", "report_to",
+    "use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora", "use_dora",
 )  # fmt: skip
 SCHEDULES = ("constant", "linear", "cosine")
 LARGEST_SEED = 2**32 - 1  # what numpy's global generator takes, which transformers seeds

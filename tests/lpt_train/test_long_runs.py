@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+from importlib import import_module
 
 import pytest
 import torch
-from train_cases import chat, chats, write_jsonl
+from train_cases import chat, chats, preferences, write_jsonl
 
 import lpt_train.sft as sft
 from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import checkpoints, latest
-from lpt_train.config import GuardOptions, RunOptions, SFTConfig, from_mapping
+from lpt_train.config import RunOptions, SFTConfig, from_mapping
+from lpt_train.config_guard import GuardOptions
+from lpt_train.config_kto import KTOConfig
+from lpt_train.config_preference import PreferenceConfig
 from lpt_train.early_stop import EarlyStop
 from lpt_train.observers import Ask, Moment, ask_all
 from lpt_train.packing import epoch_order
@@ -127,7 +131,18 @@ def test_one_spike_more_than_allowed_ends_the_run_and_names_the_record(tiny, tmp
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize("at", [8, 11, 13])
+def test_the_way_back_is_to_weights_from_before_the_update_under_suspicion(tiny, tmp_path, absurd):
+    split = split_with(tmp_path, {10: "~", 11: "~"})
+    result = sft.train(
+        config(tiny, spike_guard=True, save_steps=1, save_total_limit=9), split=split, out=tmp_path / "run"
+    )
+    # Steps 11 and 12 spiked, so the update of step 10 is the suspect; its checkpoint and that of step 11 are not taken.
+    assert "went back to step-000009: loss_spike in step 12" in result.notes
+    kept = [path.name for path in checkpoints(tmp_path / "run" / "checkpoints")]
+    assert kept == [f"step-{n:06d}" for n in range(8, 17)]
+
+
+@pytest.mark.parametrize("at", [8, 13])
 def test_a_guarded_run_that_was_stopped_and_resumed_is_the_whole_one(tiny, tmp_path, absurd, at):
     split = split_with(tmp_path, {9: "~", 11: "~", 12: "~"})
     options = {"spike_guard": True, "save_steps": 4, "save_total_limit": 9, "lora_dropout": 0.1}
@@ -318,3 +333,31 @@ def test_a_stable_schedule_can_be_made_longer_until_it_decays(tiny, tmp_path):
     sft.train(config(tiny, **share, max_steps=6), split=split, out=tmp_path / "share")
     with pytest.raises(RefusedError, match="lies in the decay"):
         sft.train(config(tiny, **share, max_steps=10), split=split, out=tmp_path / "share", resume=True)
+
+
+@pytest.mark.parametrize("algorithm", ["preference", "kto"])
+def test_pairs_and_completions_are_guarded_alike(tiny, tmp_path, monkeypatch, algorithm):
+    loop = import_module(f"lpt_train.{algorithm}")
+    made = {"preference": PreferenceConfig, "kto": KTOConfig}[algorithm]
+    honest = loop._objective
+
+    def spoiled(config):
+        def objective(logp_N, batch, extras):
+            loss, report = honest(config)(logp_N, batch, extras)
+            return loss * torch.where((batch.input_ids_1_T == ord("~")).any(), float("inf"), 1.0), report
+
+        return objective
+
+    monkeypatch.setattr(loop, "_objective", spoiled)
+    rows = preferences(12)
+    rows[5]["chosen"][0]["content"] = "it is ~"
+    split = load_unadmitted(write_jsonl(tmp_path / "pairs.jsonl", rows), "preference")
+    options = {"model": str(tiny), "num_train_epochs": 1, "per_device_train_batch_size": 4, "lora_r": 2}
+    guarded = from_mapping(made, options | {"spike_guard": True})
+    result = loop.train(guarded, split=split, out=tmp_path / "run")
+    assert result.status == "done"
+    (entry,) = quarantine(tmp_path / "run")
+    assert entry["suspect"] == split.record_ids[5]
+    assert entry["reason"] == "loss_not_finite"
+    with pytest.raises(LptError, match="is not finite"):
+        loop.train(from_mapping(made, options), split=split, out=tmp_path / "plain")
