@@ -20,6 +20,7 @@ from lpt_train.adapters import adamw, load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config_preference import ALGORITHMS, PreferenceConfig
 from lpt_train.data_order import shuffled
+from lpt_train.early_stop import check_patience
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.preference import LOSSES, Loss, Options, Pairs
@@ -57,6 +58,7 @@ def train(
     out, options = Path(out), config.run
     algorithm = next(name for name, losses in ALGORITHMS.items() if config.loss_type in losses)
     check_trains(split, algorithm)
+    check_patience(options, eval_split)
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     tokenizer = load_tokenizer(source)

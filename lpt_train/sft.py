@@ -15,6 +15,7 @@ from lpt_train.adapters import adamw, load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config import SFTConfig
 from lpt_train.data_order import Scheduled, Shuffled, Unit, data_order
+from lpt_train.early_stop import check_patience
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.sft import sft_loss
@@ -50,6 +51,7 @@ def train(
     """
     out, options = Path(out), config.run
     check_trains(split, "sft")
+    check_patience(options, eval_split)
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     tokenizer = load_tokenizer(source)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
 import pytest
 import torch
-from train_cases import preferences, write_jsonl
+from train_cases import chat, chats, preferences, write_jsonl
 
+from lpt_train import sft
 from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import latest
 from lpt_train.config import SFTConfig, from_mapping
@@ -17,8 +19,10 @@ from lpt_train.config_preference import PreferenceConfig
 from lpt_train.heads import token_logprobs
 from lpt_train.kto import train as train_kto
 from lpt_train.models import load_model
+from lpt_train.packing import epoch_order
 from lpt_train.preference import train as train_preference
 from lpt_train.sft import train
+from lpt_train.speed import peak_rate
 
 pytestmark = [
     pytest.mark.gpu,
@@ -116,3 +120,29 @@ def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):
     assert result.body["execution"] == "graph" or any("execution" in note for note in result.notes)
     dropped = train(config(tiny, lora_dropout=0.2), split=sft_split, out=tmp_path / "dropout")
     assert dropped.body["execution"] == "eager"
+
+
+def test_a_recorded_run_is_guarded_goes_back_and_tells_its_mfu(tiny, tmp_path, monkeypatch):
+    honest = sft._objective
+
+    def objective(logp_N, batch, extras):
+        loss, report = honest(logp_N, batch, extras)
+        return loss * torch.where((batch.input_ids_1_T == ord("~")).any(), 1e6, 1.0), report
+
+    monkeypatch.setattr(sft, "_objective", objective)
+    rows, order = chats(48), epoch_order(48, 42, 0)
+    poisons = [int(order[at]) for at in (42, 44)]  # of steps 11 and 12, four rows each
+    for at in poisons:
+        rows[at]["messages"] = chat("say it", "~")
+    split = load_unadmitted(write_jsonl(tmp_path / "chats.jsonl", rows), "sft")
+    options = {"max_steps": 12, "spike_guard": True, "save_steps": 4, "execution": "graph", "report_to": "none"}
+    result = train(config(tiny, **options), split=split, out=tmp_path / "run")
+    assert result.status == "done"
+    assert [entry["suspect"] for entry in result.body["quarantined"]] == [split.record_ids[at] for at in poisons]
+    assert "went back to step-000008: loss_spike in step 12" in result.notes
+    assert result.body["proof"]["updates"] == 10
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert all(line["memory_gib"] > 0 for line in lines)
+    if peak_rate(torch.cuda.get_device_name(), torch.bfloat16) is not None:
+        assert all(0 < line["mfu"] < 1 for line in lines)
