@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from lpt_train.adapters import adamw, load_for_training
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config import SFTConfig
 from lpt_train.data_order import Scheduled, Shuffled, Unit, data_order
@@ -19,9 +19,11 @@ from lpt_train.early_stop import check_patience
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.sft import sft_loss
+from lpt_train.memory import fit
 from lpt_train.micro_batch import Extras, MicroBatch
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
 from lpt_train.observers import Observer
+from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Rendered, Row, render_rows
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
@@ -65,12 +67,14 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, order.units, pad_id(tokenizer))
-    optimizer, proof = adamw(model, config.optim), Proof(model)
+    memory = fit(run_micro_batch, config, out if resume else None)
+    optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
     run = Run.create(
         out, "sft", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=sft_tokenized_id(split, renderer, config, order), catalog=catalog, resume=resume,
     )  # fmt: skip
+    run.memory = memory
     run.notes += (
         dropped_notes(rendered.dropped, len(rendered.rows))
         + split_notes(split, eval_split) + order.notes + run_micro_batch.notes
