@@ -41,7 +41,7 @@ def export(
         typer.Option(
             min=0,
             help="Largest mean KL in nats between the trained model and what was written. Default: 0.01, or a "
-            "twentieth of what the adapter changes, if that is less.",
+            "tenth of what the adapter changes, if that is less.",
             show_default=False,
         ),
     ] = None,

@@ -27,6 +27,7 @@ from cli import (
     mix,
     pack,
     pairs,
+    plan,
     recipe,
     report,
     sql,
@@ -63,6 +64,7 @@ data.app.add_typer(benchmarks.app, name="benchmarks")
 app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")
+app.add_typer(plan.app, name="plan")
 app.command("admit", epilog=admit.EXAMPLES)(admit.admit)
 app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
 app.command("report", epilog=report.EXAMPLES)(report.report)

@@ -338,6 +338,10 @@ class StepLine:
     def __init__(self) -> None:
         self._live: Any = None
 
+    def begin(self, line: str) -> None:
+        """What trains, said once before the first step."""
+        say(line)
+
     def __call__(self, step: int, total: int, metrics: dict[str, float]) -> None:
         """Show one step; on a terminal the line is redrawn, elsewhere it is one line a call."""
         from cli.output import _console, shown

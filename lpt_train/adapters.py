@@ -15,7 +15,6 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.other import ModulesToSaveWrapper
 
 from lpt_train.adapter_targets import linear_modules, modules_to_save, resolve_targets
-from lpt_train.config import Optim
 from lpt_train.config_lora import Lora
 from lpt_train.models import Placement, load_model
 from lpt_train.quantised import held_bytes, quantise, true_size
@@ -85,21 +84,8 @@ def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def adamw(model: torch.nn.Module, optim: Optim) -> torch.optim.AdamW:
-    """AdamW over the parameters that train; weight decay on matrices, not on vectors (biases, norms)."""
-    parameters = trainable(model)
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=optim.learning_rate, eps=optim.adam_epsilon,
-        betas=(optim.adam_beta1, optim.adam_beta2), fused=parameters[0].is_cuda,
-    )  # fmt: skip
-
-
 def parameter_report(model: torch.nn.Module) -> dict[str, Any]:
-    """What trains: how many parameters of how many, their bytes, those of AdamW's two moments, and where they are.
+    """What trains: how many parameters of how many, their bytes, and those of AdamW's two moments (`optimizer_bytes`).
 
     `trained_modules` has an entry for each kind of module and shapes: `{module, count, shapes, parameters}`.
     """
@@ -120,7 +106,7 @@ def parameter_report(model: torch.nn.Module) -> dict[str, Any]:
     return {
         "trainable_parameters": count, "parameters": every, "trainable_share": count / every, "trainable_bytes": own,
         "frozen_bytes": sum(held_bytes(p) for p in model.parameters() if not p.requires_grad),
-        "adamw_bytes": 2 * own, "trained_modules": list(kinds.values()),
+        "optimizer_bytes": 2 * own, "trained_modules": list(kinds.values()),
     }  # fmt: skip
 
 
@@ -133,7 +119,7 @@ def report_line(report: dict[str, Any]) -> str:
     return (
         f"{report['trainable_parameters']:,} of {report['parameters']:,} parameters train "
         f"({report['trainable_share']:.2%}; {report['trainable_bytes'] / 2**20:,.1f} MiB, AdamW "
-        f"{report['adamw_bytes'] / 2**20:,.1f} MiB): {', '.join(shown)}"
+        f"{report['optimizer_bytes'] / 2**20:,.1f} MiB): {', '.join(shown)}"
     )
 
 

@@ -33,6 +33,7 @@ from lpt_train.adapter_folder import PROVENANCE
 from lpt_train.adapter_folder import read_provenance as read_provenance
 from lpt_train.checkpoint_folders import STATE, name_of, put_in_place, recover
 from lpt_train.disk import WRITE_ERRORS, cannot_save
+from lpt_train.optimizers import restore
 from manifests.errors import BadInputError, LptError, RefusedError
 from manifests.files import fsync_file, fsync_folder
 
@@ -197,13 +198,23 @@ def _split_optimizer(optimizer: torch.optim.Optimizer | None) -> tuple[dict[str,
     if optimizer is None:
         return {}, {"groups": [], "numbers": {}}
     state = optimizer.state_dict()
-    tensors, numbers = {}, {}
+    tensors: dict[str, torch.Tensor] = {}
+    numbers: dict[str, Any] = {}
+    seen: set[int] = set()
+
+    def take(name: str, value: Any) -> None:
+        if isinstance(value, Mapping):  # bitsandbytes keeps its tensors one level deeper
+            for key, inner in value.items():
+                take(f"{name}.{key}", inner)
+        elif isinstance(value, torch.Tensor):
+            plain = value.detach().cpu().contiguous()
+            tensors[name] = plain.clone() if plain.data_ptr() in seen else plain  # bitsandbytes shares its code books
+            seen.add(plain.data_ptr())
+        else:
+            numbers[name] = value
+
     for index, values in state["state"].items():
-        for key, value in values.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"{index}.{key}"] = value.detach().cpu().contiguous()
-            else:
-                numbers[f"{index}.{key}"] = value
+        take(str(index), values)
     return tensors, {"groups": state["param_groups"], "numbers": numbers}
 
 
@@ -212,12 +223,15 @@ def _join_optimizer(
 ) -> None:
     state: dict[int, dict[str, Any]] = {}
     for name, value in [*tensors.items(), *saved["numbers"].items()]:
-        index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = value
+        index, *path, key = name.split(".")
+        inside = state.setdefault(int(index), {})
+        for part in path:
+            inside = inside.setdefault(part, {})
+        inside[key] = value
     groups = [
         {key: tuple(value) if key == "betas" else value for key, value in group.items()} for group in saved["groups"]
     ]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    restore(optimizer, {"state": state, "param_groups": groups})
 
 
 def _random_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -33,14 +33,23 @@ SHARDINGS = ("none", "fsdp2")
 MIX_SCHEDULES = ("auto", "follow", "ignore")
 EXECUTIONS = ("auto", "graph", "compiled", "eager", "rows")
 TRUNCATIONS = ("drop", "keep_start")
+OPTIMIZERS = (
+    "adamw_torch",
+    "adamw_torch_offload",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
+    "sgd",
+)
 _LARGEST_SEED = 2**63 - 1  # what torch takes
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW and its schedule."""
+    """The optimizer and its schedule."""
 
+    optim: str = "adamw_torch"  # adamw_torch | adamw_torch_offload | adamw_8bit | paged_adamw_8bit | … | sgd
     learning_rate: float = 1e-4  # peak, reached after the warm-up
     lr_scheduler_type: str = "linear"  # constant | linear | cosine | cosine_with_min_lr | warmup_stable_decay
     warmup_steps: int = 0  # optimizer steps
@@ -56,6 +65,7 @@ class Optim:
     max_grad_norm: float = 1.0  # global norm; 0 turns clipping off
 
     def __post_init__(self) -> None:
+        one_of("optim", self.optim, OPTIMIZERS)
         one_of("lr_scheduler_type", self.lr_scheduler_type, SCHEDULES)
         at_least("learning_rate", self.learning_rate, 0)
         one_of("decay_type", self.decay_type, DECAYS)
@@ -99,6 +109,11 @@ class RunOptions:
     dtype: str = "auto"  # of the forward pass; auto: float32 on CPU, bfloat16 on CUDA
     sharding: str = "none"  # under torchrun: none: every process has all weights; fsdp2: they are spread over them
     ddp_timeout: int = 1800  # seconds that a process waits for the others before it gives up
+    memory: str = "auto"  # auto: what is set to auto, and the offloaded optimizer, as far as a step needs it; off
+    max_memory_gb: float = 0.0  # 10^9 bytes that a step may take; 0: what is free on the GPU
+    gradient_checkpointing: bool | str = "auto"  # true: layers keep their input alone and are computed again; false
+    gradient_checkpointing_every: int = 1  # with gradient_checkpointing=true: every k-th layer
+    activation_offloading: bool | str = "auto"  # true: what layers keep waits in host memory; false
     guard: GuardOptions = field(default_factory=GuardOptions)
 
     def __post_init__(self) -> None:
@@ -110,6 +125,12 @@ class RunOptions:
         one_of("sharding", self.sharding, SHARDINGS)
         at_least("ddp_timeout", self.ddp_timeout, 1)
         one_of("dtype", self.dtype, DTYPES)
+        one_of("memory", self.memory, ("auto", "off"))
+        at_least("max_memory_gb", self.max_memory_gb, 0)
+        at_least("gradient_checkpointing_every", self.gradient_checkpointing_every, 1)
+        for name in ("gradient_checkpointing", "activation_offloading"):
+            if isinstance(value := getattr(self, name), str):
+                one_of(name, value, ("auto",))
         at_least("logging_steps", self.logging_steps, 1)
         at_least("save_steps", self.save_steps, 0)
         at_least("save_total_limit", self.save_total_limit, 1)

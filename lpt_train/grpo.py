@@ -15,23 +15,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from lpt_train.adapters import adamw, load_for_training
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.advantages import GroupAdvantages, group_advantages
 from lpt_train.checkpoint import Restored
 from lpt_train.config_grpo import GRPOConfig
+from lpt_train.early_stop import check_patience
 from lpt_train.evaluate import accuracy
 from lpt_train.heads import TokenLogprobs, check_head, token_logprobs
 from lpt_train.losses.policy import StepCounts, policy_loss
+from lpt_train.memory import Fitted, fit_model, workload
 from lpt_train.models import Placement, check_vocabulary, load_model, load_tokenizer, model_digest, placement, resolve
 from lpt_train.observers import Observer
+from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import units_at
+from lpt_train.plan.workloads import of_sampling
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.rewards import FROM_RECORD, parse_rewards, verifiers_for
@@ -61,12 +65,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Policy:
-    """The model that learns, what moves it, and what it is held against (None without a KL term)."""
+    """The model that learns, what moves it, what it is held against (None without a KL term), and what it takes."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     reference: torch.nn.Module | None
     place: Placement
+    memory: Fitted
 
 
 def train(
@@ -88,6 +93,7 @@ def train(
     """
     out, options = Path(out), config.run
     check_trains(split, "grpo")
+    check_patience(options, eval_split)
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     renderer = Renderer(load_tokenizer(source))
@@ -101,7 +107,7 @@ def train(
         verifiers_for({task.verifier for task in [*tasks, *held_out]})
 
     seed_everything(options.seed)  # before the adapter draws its first values
-    policy = make_policy(config, source, place)
+    policy = make_policy(config, source, place, out if resume else None)
     check_vocabulary(policy.model, renderer.tokenizer)
     generator = torch.Generator(place.device).manual_seed(options.seed)
     sampling = Sampling(config.max_completion_length, config.temperature, batch_size=config.rollout_batch_size)
@@ -137,6 +143,7 @@ def train(
         )  # fmt: skip
         if not resume or updates.take_up() is None:
             rollouts.begin(0)
+        run.memory = policy.memory
         with run.guarded(proof) as stop:
             for start in updates.steps(stop):
                 first = prompts_before(start, config)
@@ -217,7 +224,7 @@ def total_steps(config: GRPOConfig, tasks: int) -> int:
     return config.run.max_steps
 
 
-def make_policy(config: GRPOConfig, source: str, place: Placement) -> Policy:
+def make_policy(config: GRPOConfig, source: str, place: Placement, out: Path | None = None) -> Policy:
     """Model, optimizer and, with a KL term, the reference: the start model, unless it is the adapter switched off."""
     model = load_for_training(source, config.lora, place)
     check_head(model)
@@ -225,7 +232,14 @@ def make_policy(config: GRPOConfig, source: str, place: Placement) -> Policy:
     off_is_start = config.lora.use_peft and not config.lora.changes_base
     if config.beta > 0 and not off_is_start:
         reference = load_model(source, dtype=place.dtype, device=place.device).requires_grad_(False)
-    return Policy(model, adamw(model, config.optim), reference, place)
+    a_row = config.max_prompt_length + config.max_completion_length
+    work = workload(
+        model, place, config, tokens=config.per_device_train_batch_size * a_row, compiled=False, kept_gradients=False
+    )
+    work = replace(of_sampling(config, work, a_row), frozen_copies=int(reference is not None))
+    memory = fit_model(model, place, config, work, out, unchanged=("chunk",))
+    optimizer = make_optimizer(model, config.optim, offload=memory.offload_optimizer)
+    return Policy(model, optimizer, reference, place, memory)
 
 
 def score(pool: RewardPool, tasks_P: Sequence[Task], texts_P_G: Sequence[Sequence[str]]) -> list[list[Score]]:
@@ -273,7 +287,8 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str,
     ordered = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.completion.ids))
     for start in range(0, len(ordered), config.per_device_train_batch_size):
         batch = collate(ordered[start : start + config.per_device_train_batch_size], policy.place.device)
-        found = logprobs(policy.model, batch, config, policy.place)
+        with policy.memory.activations(policy.model):
+            found = logprobs(policy.model, batch, config, policy.place)
         loss = policy_loss(
             found.logp_B_T, batch.sampled_logp_B_T if config.steps_of_generation > 1 else None, batch.advantages_B,
             batch.mask_B_T, counts, epsilon=config.epsilon, epsilon_high=config.epsilon_high,

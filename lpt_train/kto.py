@@ -15,16 +15,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpt_train.adapters import adamw, load_for_training
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config_kto import KTOConfig
 from lpt_train.data_order import shuffled
+from lpt_train.early_stop import check_patience
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.kto import kl_estimate, kto
+from lpt_train.memory import fit
 from lpt_train.micro_batch import Extras, MicroBatch, row_sums
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
 from lpt_train.observers import Observer
+from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row, epoch_order
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
@@ -54,6 +57,7 @@ def train(
     """
     out, options = Path(out), config.run
     check_trains(split, "kto")
+    check_patience(options, eval_split)
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     tokenizer = load_tokenizer(source)
@@ -68,7 +72,8 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, [c.row for c in completions], others, pad_id(tokenizer))
-    optimizer, proof = adamw(model, config.optim), Proof(model)
+    memory = fit(run_micro_batch, config, out if resume else None)
+    optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
 
     order = shuffled(range(len(completions)), config)
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
@@ -77,6 +82,7 @@ def train(
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=identity, catalog=catalog, resume=resume,
     )  # fmt: skip
+    run.memory = memory
     run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, eval_split)
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)

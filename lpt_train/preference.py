@@ -16,16 +16,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpt_train.adapters import adamw, load_for_training
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config_preference import ALGORITHMS, PreferenceConfig
 from lpt_train.data_order import shuffled
+from lpt_train.early_stop import check_patience
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.preference import LOSSES, Loss, Options, Pairs
+from lpt_train.memory import fit
 from lpt_train.micro_batch import BLANK, Extras, MicroBatch, row_sums
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
 from lpt_train.observers import Observer
+from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row
 from lpt_train.proof import Proof
 from lpt_train.ranks import Ranks, join
@@ -58,6 +61,7 @@ def train(
     out, options = Path(out), config.run
     algorithm = next(name for name, losses in ALGORITHMS.items() if config.loss_type in losses)
     check_trains(split, algorithm)
+    check_patience(options, eval_split)
     ranks, place = join(options), placement(options.device, options.dtype)
     with ranks.main_first():
         source = resolve(config.model, out, seed=options.seed)
@@ -72,7 +76,8 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, pairs, pad_id(tokenizer), ranks)
-    optimizer, proof = adamw(model, config.optim), Proof(model)
+    memory = fit(run_micro_batch, config, out if resume else None)
+    optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
 
     order, digest = shuffled(range(len(pairs)), config, ranks.world), model_digest(source)
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
@@ -81,6 +86,7 @@ def train(
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=identity, catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
+    run.memory = memory
     run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(split, eval_split)
     needed = visited(order.total_units, len(pairs), size, options.seed)
     reference = _reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", out)

@@ -17,7 +17,8 @@ _IDENTITY = ("algorithm", "manifest", "split", "content_root", "tokenizer", "tok
 # … of which these change what is watched and kept, not what is computed …
 _FREE_TO_CHANGE = (
     "logging_steps", "save_steps", "save_total_limit", "eval_steps", "report_to", "early_stopping_patience",
-    "early_stopping_threshold", "sharding", "ddp_timeout",
+    "early_stopping_threshold", "memory", "max_memory_gb", "gradient_checkpointing", "gradient_checkpointing_every",
+    "activation_offloading", "sharding", "ddp_timeout",
 )  # fmt: skip
 # … and these the length, at which every schedule but these aims from its first step on.
 _LENGTH = ("run.max_steps", "run.num_train_epochs")

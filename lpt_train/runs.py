@@ -32,6 +32,7 @@ from lpt_train.config import to_mapping
 from lpt_train.machine import env as env
 from lpt_train.machine import now as now
 from lpt_train.machine import own_version
+from lpt_train.memory import Fitted, measured_peak
 from lpt_train.models import placement
 from lpt_train.proof import Proof
 from lpt_train.quantised import quantisation_record
@@ -47,7 +48,10 @@ from manifests.files import cannot_write, exclusive_lock, make_folder, write_ato
 from manifests.rollouts import into_catalog
 
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
+# One that has `begin(line)` is told before the first step what trains.
 Progress = Callable[[int, int, Mapping[str, float]], None]
+
+_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class Run:
         self._earlier_seconds = float(body.get("seconds") or 0.0)
         self.notes: list[str] = []
         self.sinks = Sinks((), out, body["run_id"], body["config"])
+        self.memory: Fitted | None = None  # what the steps were predicted to take
         self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
         self._stopped_by: str | None = None
         self._from = 0  # the step that a resumed run goes on from
@@ -246,10 +251,8 @@ class Run:
             self._stopped_by = stop.signal
         except BaseException as error:
             if isinstance(error, torch.OutOfMemoryError):
-                raise LptError(
-                    "the GPU has not enough memory for this batch", seen=str(error).splitlines()[0],
-                    next="halve per_device_train_batch_size and double gradient_accumulation_steps: same update",
-                ) from error  # fmt: skip
+                size, parts = (self.body["config"].get(name, 1) for name in _BATCH)
+                raise (self.memory or Fitted(None, None, None, size, parts)).answer(error) from error
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 raise cannot_write(self.out, error) from error
             raise
@@ -298,6 +301,9 @@ class Run:
             "stopped_by": self._stopped_by if status == "stopped" else None,
             "seconds": round(self._earlier_seconds + time.monotonic() - self._started, 3), **(extra or {}),
         }  # fmt: skip
+        if self.memory is not None:
+            self.body["memory"] = self.memory.to_json(measured_peak())
+            self.notes += self.memory.told(measured_peak() if status != "failed" else None)
         if checkpoint is not None:
             self.body["checkpoint"] = {"path": str(checkpoint), "sha256": checkpoint_sha256(checkpoint)}
         if proof and proof.get("verdict") != "effective":

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import torch
 
-from lpt_train.adapters import adamw, load_for_training
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config import SFTConfig
 from lpt_train.data_order import Scheduled, Shuffled, Unit, data_order
+from lpt_train.early_stop import check_patience
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.sft import sft_loss
+from lpt_train.memory import fit
 from lpt_train.micro_batch import BLANK, Extras, MicroBatch
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
 from lpt_train.observers import Observer
+from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Rendered, Row, render_rows
 from lpt_train.proof import Proof
 from lpt_train.ranks import Ranks, join
@@ -48,6 +51,7 @@ def train(
     """
     out, options = Path(out), config.run
     check_trains(split, "sft")
+    check_patience(options, eval_split)
     ranks, place = join(options), placement(options.device, options.dtype)
     with ranks.main_first():
         source = resolve(config.model, out, seed=options.seed)
@@ -62,12 +66,14 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, order.units, pad_id(tokenizer), ranks)
-    optimizer, proof = adamw(model, config.optim), Proof(model)
+    memory = fit(run_micro_batch, config, out if resume else None)
+    optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
     run = Run.create(
         out, "sft", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=sft_tokenized_id(split, renderer, config, order), catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
+    run.memory = memory
     run.notes += (
         dropped_notes(rendered.dropped, len(rendered.rows))
         + split_notes(split, eval_split) + order.notes + run_micro_batch.notes

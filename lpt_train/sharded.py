@@ -86,6 +86,11 @@ def part(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
+def is_spread(parameters: Iterable[torch.nn.Parameter]) -> bool:
+    """Whether one of the parameters is spread over processes."""
+    return any(isinstance(parameter, DTensor) for parameter in parameters)
+
+
 @contextlib.contextmanager
 def made_whole(model: torch.nn.Module, optimizer: Any, *, keep: bool = True, back: bool = False) -> Iterator[Any]:
     """For a checkpoint: the model with its trained tensors whole in host memory, and an optimizer whose state is.

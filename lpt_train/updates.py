@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from lpt_train.adapters import parameter_report, trainable
+from lpt_train.adapters import parameter_report, report_line, trainable
 from lpt_train.checkpoint import Restored, load_checkpoint, save_checkpoint
 from lpt_train.checkpoint_folders import checkpoints, forget_after, name_of, step_of
 from lpt_train.config import to_mapping
@@ -124,6 +124,7 @@ class Updates:
     def steps(self, stop: StopRequest) -> Iterator[int]:
         """The first step of each group, until the run is as long as asked or is to stop."""
         self._stop = stop
+        self._tell_what_trains()
         self._speed = self._speed.begin(self.start)
         self.run.ranks.require_same("weights before the first step", self.proof.start)
         if self._guard is not None and self.start == 0:
@@ -213,7 +214,7 @@ class Updates:
         early = self._asked.get("stop") if self.done < self.total else None
         whole = self.done >= self.total or early is not None
         stopped = [] if whole else [f"stopped by {self._stop.signal}"]
-        told: dict[str, Any] = {**(extra or {}), **parameter_report(self.model)}
+        told: dict[str, Any] = dict(extra or {})
         if early is not None:
             told["stopped_early"] = early.reason
             self.run.notes.append(f"stopped early after step {self.done} of {self.total}: {early.reason}")
@@ -261,6 +262,13 @@ class Updates:
 
     def _last(self) -> bool:
         return self.done == self.total or bool(self._stop) or "stop" in self._asked
+
+    def _tell_what_trains(self) -> None:
+        """Into the record, and to a progress that has a place for it (`begin`), before the first step."""
+        report = parameter_report(self.model)
+        self.run.body |= report
+        if (begin := getattr(self.progress, "begin", None)) is not None:
+            begin(report_line(report))
 
     def _due(self, every: int) -> bool:
         """Whether the group that ends here holds a step that is a multiple of `every` (0: never)."""

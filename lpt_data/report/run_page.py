@@ -113,7 +113,7 @@ def _aside(entries: Any) -> Html | None:
     return section("aside", "Quarantine", lead, table(columns, rows, caption="Batches set aside"))
 
 
-def _suspect(given: Any) -> Child:
+def _suspect(given: Any) -> Child | Cell:
     if not given:
         return "–"
     first = str(given).split()[0]

@@ -245,6 +245,22 @@ def test_dropout_falls_on_the_input_of_a(tiny):
     assert 0.4 < float((added > 1).float().mean()) < 0.6
 
 
+def test_dropout_is_drawn_anew_in_each_step_and_not_in_evaluation(tiny):
+    model = shaken(attach(load_model(str(tiny)), Lora(lora_r=4, lora_dropout=0.5))).train()
+    rows = render_rows(chats(6), Renderer(load_tokenizer(str(tiny))), max_length=256).rows
+    run = MicroBatch(
+        model, placement("cpu"), lambda logp_N, *_: (logp_N.sum(), {}), execution="auto", longest=256,
+        most_tokens=2048, most_rows=8, pad_id=0,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    first, second = (float(run(rows, {})["loss"]) for _ in range(2))
+    torch.manual_seed(1)
+    assert first != second
+    assert float(run(rows, {})["loss"]) == first
+    model.eval()
+    assert torch.equal(run.row_logprobs(rows), run.row_logprobs(rows))
+
+
 def test_dropout_of_an_adapted_head_is_the_same_in_the_backward_pass():
     """The head is projected once more on the way back: another mask there would be the gradient of another function."""
     from lpt_train.heads import head_logprobs
@@ -278,7 +294,7 @@ def test_the_report_counts_by_hand():
     factors = 2 * 2 * ((16 + 16) * 2 + (16 + 8) * 2 + (16 + 24) * 3)
     assert report["trainable_parameters"] == factors == 928
     assert report["parameters"] == sum(p.numel() for p in llama().parameters()) + factors
-    assert (report["trainable_bytes"], report["adamw_bytes"]) == (4 * factors, 8 * factors)
+    assert (report["trainable_bytes"], report["optimizer_bytes"]) == (4 * factors, 8 * factors)
     kinds = {entry["module"]: entry for entry in report["trained_modules"]}
     assert kinds["self_attn.k_proj"] == {
         "module": "self_attn.k_proj", "count": 2, "shapes": {"lora_A": [2, 16], "lora_B": [8, 2]}, "parameters": 96,

@@ -55,7 +55,7 @@ SAME = {
     "sft-packed": ("sft", {"packing": True, "max_length": 192, "num_train_epochs": 6}),
     "sft-full": ("sft", {"use_peft": False}),
     "sft-fsdp2": ("sft", {"sharding": "fsdp2"}),
-    "sft-full-fsdp2": ("sft", {"use_peft": False, "sharding": "fsdp2"}),
+    "sft-full-fsdp2": ("sft", {"use_peft": False, "sharding": "fsdp2", "gradient_checkpointing": True}),
     "dpo": ("dpo", {}),
     "dpo-fsdp2": ("dpo", {"sharding": "fsdp2"}),
     "dpo-fsdp2-bf16": ("dpo", {"sharding": "fsdp2", "dtype": "bfloat16"}),

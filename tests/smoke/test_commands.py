@@ -88,6 +88,15 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     ),
     "report": ("sums --out sums.html", {"report", "format", "bytes", "of", "notes"}),
     "manifest diff": ("sums@1 sums", {"splits", "checks", "bump"}),
+    "plan memory": (
+        "--model tiny --algorithm grpo --memory-gb 24",
+        {"model", "algorithm", "parameters", "budget_bytes", "tokens", "ways"},
+    ),
+    "plan compute": (
+        "--model tiny --tokens 1e6 --gpu h100 --price 2.5",
+        {"flops", "gpu_hours", "cost", "tokens_per_second", "chinchilla_tokens", "over_training"},
+    ),
+    "plan gpus": ("", {"gpus"}),
     "train settings": ("sft", None),
     "train sft": (f"--unadmitted chats.jsonl --model tiny --out runs/sft {SMALL}", RUN),
     "train dpo": (f"--unadmitted pairs/train.jsonl --model runs/sft --out runs/dpo {SMALL}", RUN),
