@@ -35,7 +35,8 @@ def make_optimizer(model: torch.nn.Module, optim: Optim, *, offload: bool = Fals
     parameters = trainable(model)
     if is_spread(parameters) and optim.optim not in ("adamw_torch", "sgd"):
         raise RefusedError(
-            "the moments of this optimizer cannot be spread over processes", seen=f"optim={optim.optim}, sharding=fsdp2",
+            "the moments of this optimizer cannot be spread over processes",
+            seen=f"optim={optim.optim}, sharding=fsdp2",
             next="--set optim=adamw_torch: each process has its part of the moments",
         )  # fmt: skip
     groups = [
