@@ -109,7 +109,7 @@ class RunOptions:
     dtype: str = "auto"  # of the forward pass; auto: float32 on CPU, bfloat16 on CUDA
     sharding: str = "none"  # under torchrun: none: every process has all weights; fsdp2: they are spread over them
     ddp_timeout: int = 1800  # seconds that a process waits for the others before it gives up
-    memory: str = "auto"  # auto: what is set to auto, and the offloaded optimizer, as far as a step needs it; off
+    memory: str = "auto"  # auto: the options set to auto, and the offloaded optimizer, as a step needs them to fit; off
     max_memory_gb: float = 0.0  # 10^9 bytes that a step may take; 0: what is free on the GPU
     gradient_checkpointing: bool | str = "auto"  # true: layers keep their input alone and are computed again; false
     gradient_checkpointing_every: int = 1  # with gradient_checkpointing=true: every k-th layer

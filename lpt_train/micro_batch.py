@@ -36,8 +36,10 @@ from manifests.errors import LptError, RefusedError
 
 WAYS = ("graph", "compiled", "eager", "rows")
 Extras = Mapping[str, torch.Tensor]
-# (log-probs [N], batch, extras) -> the scalar to go backward from, and tensors to report.
+# (log-probs [N] or what the head gives, batch, extras) -> the scalar to go backward from, and tensors to report.
 Objective = Callable[[torch.Tensor, FlatBatch, Extras], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+# (model, hidden states [T, H], batch) -> the values that the objective is about, where they are not log-probs.
+Head = Callable[[torch.nn.Module, torch.Tensor, FlatBatch], torch.Tensor]
 
 # A micro-batch of nothing: what a process computes when a step has none left for it.
 BLANK = Row(-1, np.zeros(2, np.int32), np.zeros(2, np.uint8))
@@ -60,10 +62,11 @@ class MicroBatch:
         most_rows: int,
         pad_id: int,
         chunk: int = 1024,
+        head: Head | None = None,
         ranks: Ranks = SOLO,
     ) -> None:
         self.model, self.place, self.objective, self.pad_id, self.chunk = model, place, objective, pad_id, chunk
-        self.ranks = ranks
+        self.head, self.ranks = head, ranks
         self.notes: list[str] = []
         self.offload_activations = False
         self.memory: Any = None  # what `memory.fit` predicted
@@ -169,7 +172,7 @@ class MicroBatch:
 
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row]) -> tuple[torch.Tensor, FlatBatch]:
-        """Log-probs [N] of the targets of rows, without gradients, filler or compilation."""
+        """Log-probs [N] of the targets of rows, or what the head gives, without gradients, filler or compilation."""
         batch = flatten(rows, self.pad_id, self._plain).to(self.place.device)
         with torch.compiler.set_stance("force_eager"), self.place.autocast():
             return self._through(batch), batch
@@ -181,6 +184,8 @@ class MicroBatch:
 
     def _hidden_logprobs(self, batch: FlatBatch) -> torch.Tensor:
         hidden_T_H = self._hidden(batch)
+        if self.head is not None:
+            return self.head(self.model, hidden_T_H, batch)
         return head_logprobs(
             self.model, hidden_T_H[batch.predict_N], batch.targets_N, 1.0, self.chunk, False,
             compiled=self.way in ("graph", "compiled"),
