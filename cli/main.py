@@ -37,6 +37,7 @@ from cli import (
     train,
 )
 from cli.output import ReaderGoneError, error, say
+from cli.processes import first_to_tell
 from manifests.errors import LptError, UsageError
 
 HELP = """Curate, audit and admit data for LLM post-training, and train on what was admitted.
@@ -118,7 +119,7 @@ def run() -> None:
         error(problem, json_too="--json" in sys.argv)
         sys.exit(problem.exit_code)
     except LptError as problem:
-        if _first_to_tell(problem):
+        if first_to_tell(problem):
             error(problem, json_too="--json" in sys.argv)
         sys.exit(problem.exit_code)
     except ReaderGoneError:
@@ -127,15 +128,6 @@ def run() -> None:
         if end.code == 130:  # Typer's answer to Ctrl-C
             say("interrupted; nothing under a final name is half-written", style="yellow")
         raise
-
-
-def _first_to_tell(problem: LptError) -> bool:
-    """Whether nobody told what went wrong yet: of several processes under torchrun one does."""
-    if os.environ.get("WORLD_SIZE", "1") == "1" or "MASTER_PORT" not in os.environ:
-        return True
-    from lpt_train.ranks import first_to_fail
-
-    return first_to_fail(problem)
 
 
 if __name__ == "__main__":  # torchrun -m cli.main

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,10 +9,11 @@ import typer
 
 from cli.options import CatalogDir, Json, examples, settings
 from cli.output import as_json, say, table, tell_head
+from cli.processes import one_voice
 from manifests.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 app = typer.Typer(help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -276,7 +275,7 @@ def _run(
     from lpt_train.ranks import leave
     from manifests.catalog import Catalog
 
-    with _one_voice() as talks:
+    with one_voice() as talks:
         opened = Catalog.open(catalog)
         split = load(admitted, unadmitted, contract, opened)
         evaluation = load(eval_split, None, contract, opened) if eval_split else None
@@ -292,23 +291,6 @@ def _run(
         tell_head(opened)
         if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
             raise typer.Exit(code)
-
-
-@contextlib.contextmanager
-def _one_voice() -> Iterator[bool]:
-    """Of several processes under torchrun the first talks, which is what this gives; an error leaves here and is told
-    by the process that meets it first."""
-    from lpt_train.ranks import launched
-
-    if launched() == 1 or os.environ["RANK"] == "0":
-        yield True
-        return
-    with (
-        open(os.devnull, "w", encoding="utf-8") as nothing,
-        contextlib.redirect_stdout(nothing),
-        contextlib.redirect_stderr(nothing),
-    ):
-        yield False
 
 
 # What a shell reports for a command that ended by the signal.
