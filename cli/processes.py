@@ -15,15 +15,21 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def one_voice() -> Iterator[bool]:
     """The first process talks, which is what this gives; the others are silent. An error leaves here as it is."""
-    if _alone() or os.environ["RANK"] == "0":
+    if _alone():
         yield True
         return
-    with (
-        open(os.devnull, "w", encoding="utf-8") as nothing,
-        contextlib.redirect_stdout(nothing),
-        contextlib.redirect_stderr(nothing),
-    ):
-        yield False
+    from lpt_train.ranks import leave
+
+    if os.environ["RANK"] == "0":
+        yield True
+    else:
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nothing,
+            contextlib.redirect_stdout(nothing),
+            contextlib.redirect_stderr(nothing),
+        ):
+            yield False
+    leave()
 
 
 def first_to_tell(problem: LptError) -> bool:

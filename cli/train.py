@@ -272,7 +272,6 @@ def _run(
     catalog: Path | None,
     json: bool,
 ) -> None:
-    from lpt_train.ranks import leave
     from manifests.catalog import Catalog
 
     with one_voice() as talks:
@@ -283,7 +282,6 @@ def _run(
         extra = {"eval_split": evaluation} if evaluation is not None else {}
         result = train(config, split=split, out=out, catalog=opened, progress=line, resume=resume, **extra)
         line.close()
-        leave()
         if json:
             as_json(result.to_json())
         else:
