@@ -10,6 +10,7 @@ import typer
 
 from cli.options import CatalogDir, Json, examples, settings
 from cli.output import as_json, say, table, tell_head
+from cli.processes import one_voice
 from cli.run_shown import StepLine, show_run
 from manifests.errors import UsageError
 
@@ -69,6 +70,7 @@ EvalSplit = Annotated[
 SFT_EXAMPLES = examples(
     "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4",
     "lpt train sft --admitted chats:train --model tiny --out runs/tiny --set max_steps=20",
+    "torchrun --nproc-per-node 2 --no-python lpt train sft --admitted chats:train --model ./model --out runs/sft",
     "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4 "
     "--resume",
     "lpt train sft --admitted chats:train --model ./model --out runs/trl --engine trl",
@@ -282,22 +284,23 @@ def _run(
 ) -> None:
     from manifests.catalog import Catalog
 
-    opened = Catalog.open(catalog)
-    split = load(admitted, unadmitted, contract, opened)
-    evaluation = load(eval_split, None, contract, opened) if eval_split else None
-    line = StepLine()
-    extra = {"eval_split": evaluation} if evaluation is not None else {}
-    config, notes = _with_length(config, typed, split)
-    result = train(config, split=split, out=out, catalog=opened, progress=line, resume=resume, **extra)
-    line.close()
-    result.notes[:0] = notes
-    if json:
-        as_json(result.to_json())
-    else:
-        show_run(result.to_json())
-    tell_head(opened)
-    if code := exit_code(result.body):
-        raise typer.Exit(code)
+    with one_voice() as talks:
+        opened = Catalog.open(catalog)
+        split = load(admitted, unadmitted, contract, opened)
+        evaluation = load(eval_split, None, contract, opened) if eval_split else None
+        line = StepLine()
+        extra = {"eval_split": evaluation} if evaluation is not None else {}
+        config, notes = _with_length(config, typed, split)
+        result = train(config, split=split, out=out, catalog=opened, progress=line, resume=resume, **extra)
+        line.close()
+        result.notes[:0] = notes
+        if json:
+            as_json(result.to_json())
+        else:
+            show_run(result.to_json())
+        tell_head(opened)
+        if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
+            raise typer.Exit(code)
 
 
 def _with_length(config: Any, typed: Mapping[str, object], split: Any) -> tuple[Any, list[str]]:

@@ -21,8 +21,9 @@ from lpt_train.plan.ladder import Choice, advice, choose, fitting_batch
 from lpt_train.plan.memory import Workload
 from lpt_train.plan.shape import ModelShape, shape_of
 from lpt_train.plan.workloads import RUNGS, asked, of_options
+from lpt_train.ranks import SOLO, Ranks
 from lpt_train.recompute import checkpoint_layers, on_host
-from manifests.errors import BadInputError, LptError
+from manifests.errors import BadInputError, LptError, RefusedError
 
 
 @dataclass
@@ -104,9 +105,15 @@ def fit(run_micro_batch: MicroBatch, config: Any, out: Path | None = None) -> Fi
     )  # fmt: skip
     if run_micro_batch.head is not None:  # one number a row is read, and no vocabulary
         work = replace(work, counted=1)
-    fitted = fit_model(run_micro_batch.model, run_micro_batch.place, config, work, out)
+    ranks = run_micro_batch.ranks
+    fitted = fit_model(run_micro_batch.model, run_micro_batch.place, config, work, out, ranks=ranks)
     if fitted.choice is not None:
         run_micro_batch.chunk = fitted.choice.work.chunk
+    if fitted.work.offload_activations and ranks.sharded:
+        raise RefusedError(
+            "what is gathered for a layer must not wait in host memory", seen="activation_offloading, sharding=fsdp2",
+            next="--set gradient_checkpointing=true, or sharding=none",
+        )  # fmt: skip
     run_micro_batch.offload_activations = fitted.work.offload_activations
     if fitted.work.offload_activations:
         run_micro_batch.leave_recordings("activation_offloading", "a replay has no moment to move them")
@@ -125,11 +132,20 @@ def fit_model(
     work: Workload,
     out: Path | None = None,
     unchanged: tuple[str, ...] = (),
+    ranks: Ranks = SOLO,
 ) -> Fitted:
-    """As `fit`, for a loop that runs its batches itself; `unchanged` are the rungs that it cannot take."""
+    """As `fit`, for a loop that runs its batches itself; `unchanged` are the rungs that it cannot take.
+
+    Several processes take the same rungs, those of the one with the least memory.
+    """
     work, fixed = asked(config, work, recorded(out))
-    budget = budget_bytes(place, config.run.max_memory_gb)
+    there = [b for b in ranks.gathered(budget_bytes(place, config.run.max_memory_gb)) if b is not None]
+    budget = min(there, default=None)
     size, accumulation = config.per_device_train_batch_size, config.gradient_accumulation_steps
+    if ranks.sharded:
+        checkpoint_layers(model, work.checkpoint_every)
+        note = "memory is not predicted where weights are spread over processes"
+        return Fitted(None, None, budget, size, accumulation, [note] if budget is not None else [])
     try:
         shape = shape_of(causal_model(model).config.to_dict(), type(causal_model(model)).__name__)
     except BadInputError as error:

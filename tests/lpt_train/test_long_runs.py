@@ -15,6 +15,7 @@ import lpt_train.sft as sft
 from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import checkpoints, latest
 from lpt_train.config import RunOptions, SFTConfig, from_mapping
+from lpt_train.config_grpo import GRPOConfig
 from lpt_train.config_guard import GuardOptions
 from lpt_train.config_kto import KTOConfig
 from lpt_train.config_preference import PreferenceConfig
@@ -207,6 +208,20 @@ def test_patience_is_counted_as_transformers_counts_it():
         EarlyStop(RunOptions(early_stopping_patience=1, metric_for_best_model="eval_los"))(
             moment("evaluation", 1, eval_loss=1.0)
         )
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "preference", "kto", "grpo"])
+def test_patience_without_evaluations_is_refused_before_the_run_starts(tiny, tmp_path, algorithm):
+    loop = import_module(f"lpt_train.{algorithm}")
+    made = {"sft": SFTConfig, "preference": PreferenceConfig, "kto": KTOConfig, "grpo": GRPOConfig}[algorithm]
+    kind = {"sft": "sft", "grpo": "rlvr"}.get(algorithm, "preference")
+    rows = {"sft": chats(4), "rlvr": [{"prompt": chat("1 2"), "answer": "3", "verifier": "integer"}]}
+    split = load_unadmitted(write_jsonl(tmp_path / "rows.jsonl", rows.get(kind) or preferences(4)), kind)
+    for options, held_out in (({}, split), ({"eval_steps": 2}, None)):
+        patient = from_mapping(made, {"model": str(tiny), "early_stopping_patience": 2, **options})
+        with pytest.raises(UsageError, match="needs evaluations"):
+            loop.train(patient, split=split, eval_split=held_out, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_gets_no_better_is_done_and_its_best_checkpoint_stays(tiny, tmp_path):
