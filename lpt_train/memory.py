@@ -145,7 +145,7 @@ def fit_model(
     if ranks.sharded:
         checkpoint_layers(model, work.checkpoint_every)
         note = "memory is not predicted where weights are spread over processes"
-        return Fitted(None, None, budget, size, accumulation, [note] if budget is not None else [])
+        return Fitted(None, None, budget, size, accumulation, work, [note] if budget is not None else [])
     try:
         shape = shape_of(causal_model(model).config.to_dict(), type(causal_model(model)).__name__)
     except BadInputError as error:
