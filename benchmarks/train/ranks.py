@@ -224,7 +224,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_models(Path(folder), args.shape, args.large)
         for algorithm in ("sft", "dpo"):
-            lines = (json.dumps(record) + "\n" for record in records(algorithm, 2000))
+            lines = (json.dumps(record) + "\n" for record in records(algorithm, 1000))
             (Path(folder) / f"{algorithm}.jsonl").write_text("".join(lines))
         found = [line for world in (1, args.processes) for line in launch(args, folder, world)]
     report = {
