@@ -20,7 +20,7 @@ Model = Annotated[
     typer.Option("--model", help="Folder of config.json, a run, a hub name, or `tiny`.", show_default=False),
 ]
 Algorithm = Annotated[
-    Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "grpo", "ppo"],
+    Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "reward", "grpo", "ppo"],
     typer.Option("--algorithm", help="Whose settings and batches; ppo takes those of grpo."),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.", show_default=False)]

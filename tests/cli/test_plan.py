@@ -67,6 +67,17 @@ def test_ppo_has_four_models_and_the_cache_of_its_rollouts(capsys, seven):
     assert report["ways"]["lora"]["moving"]["key-value cache"] == 256 * 5120 * report["kv_bytes_per_token"]
 
 
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "simpo", "cpo", "orpo", "kto", "reward", "grpo", "ppo"])
+def test_every_algorithm_has_a_plan_with_its_own_settings(capsys, algorithm):
+    code, out, _ = lpt(
+        capsys, f"memory --model tiny --algorithm {algorithm} --set per_device_train_batch_size=8 --json"
+    )
+    report = json.loads(out)
+    rows = 2 if algorithm in ("dpo", "simpo", "cpo", "orpo", "reward") else 1
+    assert code == 0
+    assert report["tokens"] == 8 * rows * report["row"]
+
+
 def test_what_gives_way_is_said_and_longer_rows_take_more(capsys, seven):
     code, out, err = lpt(capsys, f"memory --model {seven} --memory-gb 40 --set max_length=2048")
     assert code == 0
