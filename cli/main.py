@@ -30,6 +30,7 @@ from cli import (
     plan,
     recipe,
     report,
+    reward,
     sql,
     synth,
     tokens,
@@ -65,6 +66,7 @@ app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")
 app.add_typer(plan.app, name="plan")
+app.add_typer(reward.app, name="reward")
 app.command("admit", epilog=admit.EXAMPLES)(admit.admit)
 app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
 app.command("report", epilog=report.EXAMPLES)(report.report)

@@ -59,7 +59,7 @@ EvalSplit = Annotated[
     typer.Option(
         "--eval",
         metavar="NAME[@V]:SPLIT",
-        help="Admitted split to measure on: the loss, of grpo the accuracy.",
+        help="Admitted split to measure on: the loss, of grpo the accuracy, of reward also calibration and bias.",
         show_default=False,
     ),
 ]
@@ -74,6 +74,11 @@ SFT_EXAMPLES = examples(
 KTO_EXAMPLES = examples(
     "lpt train kto --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/kto",
     "lpt train kto --admitted pairs:train --model ./model --out runs/kto --set undesirable_weight=0.5",
+)
+REWARD_EXAMPLES = examples(
+    "lpt train reward --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/rm",
+    "lpt train reward --admitted pairs:train --model ./model --out runs/rm --set ranking=prompts",
+    "lpt train reward --admitted pairs:train --eval pairs:test --model ./model --out runs/no --set flip_labels=0.5",
 )
 GRPO_EXAMPLES = examples(
     "lpt train grpo --admitted sums:train --model runs/sft --out runs/grpo --reward countdown",
@@ -174,6 +179,29 @@ def kto(
     _run(_by(engine, train), made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
+@app.command("reward", epilog=REWARD_EXAMPLES)
+def reward_model(
+    model: Model,
+    out: Out,
+    admitted: Admitted = None,
+    unadmitted: Unadmitted = None,
+    eval_split: EvalSplit = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    resume: Resume = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Reward model on admitted pairs; --eval measures calibration and bias. `lpt train settings reward` lists --set."""
+    from lpt_train.config import from_mapping
+    from lpt_train.config_reward import RewardConfig
+
+    made = from_mapping(RewardConfig, settings(set_, config) | {"model": model})
+    from lpt_train.reward import train
+
+    _run(train, made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+
+
 @app.command("grpo", epilog=GRPO_EXAMPLES)
 def grpo(
     model: Model,
@@ -206,15 +234,18 @@ def grpo(
 
 @app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
 def show_settings(
-    algorithm: Annotated[Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "grpo"], typer.Argument()],
+    algorithm: Annotated[Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "reward", "grpo"], typer.Argument()],
 ) -> None:
     """Every setting of an algorithm with its default and unit, as --set and --config take it. Names are TRL's."""
     from lpt_train.config import SFTConfig, described
     from lpt_train.config_grpo import GRPOConfig
     from lpt_train.config_kto import KTOConfig
     from lpt_train.config_preference import PreferenceConfig
+    from lpt_train.config_reward import RewardConfig
 
-    config = {"sft": SFTConfig, "kto": KTOConfig, "grpo": GRPOConfig}.get(algorithm, PreferenceConfig)
+    config = {"sft": SFTConfig, "kto": KTOConfig, "reward": RewardConfig, "grpo": GRPOConfig}.get(
+        algorithm, PreferenceConfig
+    )
     table(["setting", "default", ""], described(config), to_stdout=True)
 
 
@@ -297,6 +328,8 @@ LIVE = (
     "reward",
     "rewards/accuracies",
     "rewards/margins",
+    "accuracy",
+    "margin",
     "frac_zero_variance",
     "truncated_share",
     "entropy",
@@ -354,7 +387,9 @@ def show_run(body: dict[str, Any]) -> None:
         f"{body['steps']:,} steps in {body['seconds']:.0f} s, {body['tokens_per_second']:,.0f} tokens/s, "
         f"{body['peak_memory_bytes'] / 2**20:,.0f} MiB"
     )
-    if body.get("tainted"):
+    if body.get("control"):
+        say("a control: this run and everything made from it are marked, and pass no gate", style="yellow")
+    elif body.get("tainted"):
         say("this run and everything made from it are marked: its data was not admitted", style="yellow")
     proof = body["proof"]
     if proof:
@@ -362,7 +397,20 @@ def show_run(body: dict[str, Any]) -> None:
             f"update: {proof['verdict']}; {proof['changed_tensors']} of {proof['trainable_tensors']} tensors changed, "
             f"{proof['nonzero_gradients']} of {proof['updates']} gradients were not zero"
         )
+    if (measured := body.get("reward_model", {})).get("status") == "measured":
+        show_reward_model(measured, body)
     for note in body["notes"]:
         say(note, style="yellow")
     checkpoint = body["checkpoint"] or {}
     say(f"run {body['run_id']} {body['status']}  checkpoint {checkpoint.get('path', 'none')}")
+
+
+def show_reward_model(measured: dict[str, Any], body: dict[str, Any]) -> None:
+    """What a reward model is worth on held-out pairs, in two lines."""
+    calibration, length = measured["calibration"], measured["length"]
+    say(
+        f"{measured['split']}: accuracy {measured['accuracy']:.3f} (95 % {measured['accuracy_low']:.3f} to "
+        f"{measured['accuracy_high']:.3f}) on {measured['pairs']:,} pairs, ECE {calibration['ece_equal_width']:.3f}, "
+        f"Brier {calibration['brier']:.3f}; length alone is right in {length['longer_is_chosen']:.3f}"
+    )
+    say("reliability diagram: " + str(Path(body["metrics_path"]).with_name("reward.html")))

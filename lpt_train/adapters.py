@@ -8,6 +8,7 @@ themselves). The first step of an adapter computes what the base computes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,40 +23,44 @@ from manifests.errors import UsageError
 
 # The factors that a start took out of the base, beside the layer: see `adapter_files`.
 START = ("start_A", "start_B")
+LANGUAGE = "CAUSAL_LM"  # what peft calls a language model
 
 
-def load_for_training(model: str, lora: Lora, place: Placement) -> torch.nn.Module:
+def load_for_training(
+    model: str, lora: Lora, place: Placement, load: Callable[..., torch.nn.Module] = load_model, task: str = LANGUAGE
+) -> torch.nn.Module:
     """The model with the parameters that train set to require gradients, in training mode, on its device.
 
-    The adapter's first values come from torch's global generator: seed it first.
+    The adapter's first values come from torch's global generator: seed it first. `load` reads the model, and `task` is
+    what peft calls its kind.
     """
     if not lora.use_peft:
-        return load_model(model, dtype=torch.float32, device=place.device).requires_grad_(True).train()
+        return load(model, dtype=torch.float32, device=place.device).requires_grad_(True).train()
     if lora.load_in_4bit:
-        loaded = quantise(load_model(model, dtype="auto"), lora, dtype=place.dtype, device=place.device)
+        loaded = quantise(load(model, dtype="auto"), lora, dtype=place.dtype, device=place.device)
     else:  # what a start leaves of the base must not be rounded
         dtype = torch.float32 if lora.changes_base else place.dtype
-        loaded = load_model(model, dtype=dtype, device=place.device)
-    return attach(loaded, lora).train()
+        loaded = load(model, dtype=dtype, device=place.device)
+    return attach(loaded, lora, task).train()
 
 
-def lora_config(model: torch.nn.Module, lora: Lora) -> LoraConfig:
+def lora_config(model: torch.nn.Module, lora: Lora, task: str = LANGUAGE) -> LoraConfig:
     """The adapter as peft describes it; raises `UsageError` for names that find nothing in `model`."""
     start = True if lora.init_lora_weights == "true" else lora.init_lora_weights
     targets = resolve_targets(model, lora.lora_target_modules, lora.lora_exclude_modules)
     return LoraConfig(
-        task_type="CAUSAL_LM", r=lora.lora_r, lora_alpha=lora.lora_alpha, lora_dropout=lora.lora_dropout,
+        task_type=task, r=lora.lora_r, lora_alpha=lora.lora_alpha, lora_dropout=lora.lora_dropout,
         target_modules=targets, modules_to_save=modules_to_save(model, lora.lora_modules_to_save), bias="none",
         use_rslora=lora.use_rslora, use_dora=lora.use_dora, init_lora_weights=start,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def attach(model: torch.nn.Module, lora: Lora) -> PeftModel:
-    """Freeze `model` and put an adapter into the modules that `lora` names.
+def attach(model: torch.nn.Module, lora: Lora, task: str = LANGUAGE) -> PeftModel:
+    """Freeze `model` and put an adapter into the modules that `lora` names; the head of a reward model trains whole.
 
     Raises `UsageError` for names that find nothing or that an adapter does not fit.
     """
-    options = lora_config(model, lora)
+    options = lora_config(model, lora, task)
     try:
         adapted = get_peft_model(model, options)
     except ValueError as error:

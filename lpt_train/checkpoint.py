@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from lpt_train.adapter_files import read_adapter, write_adapter
 from lpt_train.adapter_folder import PROVENANCE
@@ -190,7 +190,7 @@ def _read_model(model: torch.nn.Module, folder: Path) -> None:
         return
     # Through the library's own reader: some architectures store their weights under other names than their modules.
     dtype = next(model.parameters()).dtype
-    saved_model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)
+    saved_model = type(cast(PreTrainedModel, model)).from_pretrained(folder, dtype=dtype, use_safetensors=True)
     model.load_state_dict(saved_model.state_dict())
 
 

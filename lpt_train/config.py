@@ -106,7 +106,7 @@ class RunOptions:
     report_to: str = "none"  # none, or names separated by commas: tensorboard, wandb, trackio
     device: str = "auto"  # auto | cpu | cuda
     dtype: str = "auto"  # of the forward pass; auto: float32 on CPU, bfloat16 on CUDA
-    memory: str = "auto"  # auto: what is set to auto, and the offloaded optimizer, as far as a step needs it; off
+    memory: str = "auto"  # auto: the options set to auto, and the offloaded optimizer, as a step needs them to fit; off
     max_memory_gb: float = 0.0  # 10^9 bytes that a step may take; 0: what is free on the GPU
     gradient_checkpointing: bool | str = "auto"  # true: layers keep their input alone and are computed again; false
     gradient_checkpointing_every: int = 1  # with gradient_checkpointing=true: every k-th layer

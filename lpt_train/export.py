@@ -11,6 +11,7 @@ folder, read back, against the model with its adapter on. The folder appears who
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -222,8 +223,9 @@ def _write_generation(folder: Path, base: str | None, tokenizer: PreTrainedToken
         path = Path(place) / "generation_config.json"
         if path.is_file():
             told = json.loads(path.read_text(encoding="utf-8"))
-        elif not Path(place).exists():
-            told = GenerationConfig.from_pretrained(place).to_diff_dict()
+        elif not Path(place).exists():  # a name of the hub, whose files are there since the weights were loaded
+            with contextlib.suppress(OSError):
+                told = GenerationConfig.from_pretrained(place).to_diff_dict()
         place = adapter_base(place)
     ends = told.get("eos_token_id")
     known = {int(i) for i in ([] if ends is None else ends if isinstance(ends, list) else [ends])}

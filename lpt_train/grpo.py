@@ -141,9 +141,9 @@ def train(
             more=lambda: {"extra": {"skipped_steps": skipped}, "tensors": {"sampler": generator.get_state()}},
             back=back, observers=observers, together=config.steps_of_generation,
         )  # fmt: skip
+        run.memory = policy.memory
         if not resume or updates.take_up() is None:
             rollouts.begin(0)
-        run.memory = policy.memory
         with run.guarded(proof) as stop:
             for start in updates.steps(stop):
                 first = prompts_before(start, config)

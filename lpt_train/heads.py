@@ -189,12 +189,13 @@ def causal_model(model: torch.nn.Module) -> Any:
 
 
 def decoder(model: torch.nn.Module) -> torch.nn.Module:
-    """The part of `model` that ends in hidden states, without the vocabulary projection."""
+    """The part of `model` that ends in hidden states, without the projection on the vocabulary or on a reward."""
     causal = causal_model(model)
     body = getattr(causal, causal.base_model_prefix, None)
-    if body is None or body is causal or causal.get_output_embeddings() is None:
+    head = causal.get_output_embeddings() or getattr(causal, "score", None)
+    if body is None or body is causal or head is None:
         raise RefusedError(
-            "this architecture has no separate decoder and vocabulary head", seen=type(causal).__name__,
+            "this architecture has no separate decoder and head", seen=type(causal).__name__,
             next="use a causal language model of transformers",
         )  # fmt: skip
     return body

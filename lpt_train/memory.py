@@ -102,6 +102,8 @@ def fit(run_micro_batch: MicroBatch, config: Any, out: Path | None = None) -> Fi
         run_micro_batch.model, run_micro_batch.place, config, tokens=run_micro_batch.most_tokens,
         compiled=way in ("graph", "compiled"), kept_gradients=way == "graph",
     )  # fmt: skip
+    if run_micro_batch.head is not None:  # one number a row is read, and no vocabulary
+        work = replace(work, counted=1)
     fitted = fit_model(run_micro_batch.model, run_micro_batch.place, config, work, out)
     if fitted.choice is not None:
         run_micro_batch.chunk = fitted.choice.work.chunk

@@ -33,8 +33,10 @@ from manifests.errors import LptError, RefusedError
 
 WAYS = ("graph", "compiled", "eager", "rows")
 Extras = Mapping[str, torch.Tensor]
-# (log-probs [N], batch, extras) -> the scalar to go backward from, and tensors to report.
+# (log-probs [N] or what the head gives, batch, extras) -> the scalar to go backward from, and tensors to report.
 Objective = Callable[[torch.Tensor, FlatBatch, Extras], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+# (model, hidden states [T, H], batch) -> the values that the objective is about, where they are not log-probs.
+Head = Callable[[torch.nn.Module, torch.Tensor, FlatBatch], torch.Tensor]
 
 Work = Callable[[FlatBatch, Extras], dict[str, torch.Tensor]]
 
@@ -54,8 +56,10 @@ class MicroBatch:
         most_rows: int,
         pad_id: int,
         chunk: int = 1024,
+        head: Head | None = None,
     ) -> None:
         self.model, self.place, self.objective, self.pad_id, self.chunk = model, place, objective, pad_id, chunk
+        self.head = head
         self.notes: list[str] = []
         self.offload_activations = False
         self.memory: Any = None  # what `memory.fit` predicted
@@ -156,7 +160,7 @@ class MicroBatch:
 
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row]) -> tuple[torch.Tensor, FlatBatch]:
-        """Log-probs [N] of the targets of rows, without gradients, filler or compilation."""
+        """Log-probs [N] of the targets of rows, or what the head gives, without gradients, filler or compilation."""
         batch = flatten(rows, self.pad_id, self._plain).to(self.place.device)
         with torch.compiler.set_stance("force_eager"), self.place.autocast():
             return self._logprobs(batch), batch
@@ -168,6 +172,8 @@ class MicroBatch:
 
     def _logprobs(self, batch: FlatBatch) -> torch.Tensor:
         hidden_T_H = self._hidden(batch)
+        if self.head is not None:
+            return self.head(self.model, hidden_T_H, batch)
         return head_logprobs(
             self.model, hidden_T_H[batch.predict_N], batch.targets_N, 1.0, self.chunk, False,
             compiled=self.way in ("graph", "compiled"),

@@ -26,6 +26,7 @@ from lpt_train.adapter_folder import adapter_base, quantisation_of
 from lpt_train.checkpoint_folders import latest
 from lpt_train.disk import WRITE_ERRORS, cannot_save
 from lpt_train.quantised import rounded_to_4bit
+from lpt_train.reward_head import has_reward_head
 from lpt_train.tiny import make_tiny
 from manifests.errors import BadInputError, LptError, RefusedError, UsageError
 from manifests.files import make_folder
@@ -122,6 +123,11 @@ def load_model(
     A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`.
     Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
     """
+    if has_reward_head(model):
+        raise BadInputError(
+            "this is a reward model: it gives a number and no text", seen=model,
+            next="give the language model it was trained from; lpt reward score uses it",
+        )  # fmt: skip
     if adapter_base(model) is not None:
         with _three_parts(model, "model"):
             merged = load_adapter(model).merge_and_unload(safe_merge=True)

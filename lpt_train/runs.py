@@ -87,8 +87,8 @@ class Run:
         self._written = -math.inf  # when the record was written last
         self._earlier_seconds = float(body.get("seconds") or 0.0)
         self.notes: list[str] = []
-        self.sinks = Sinks((), out, body["run_id"], body["config"])
         self.memory: Fitted | None = None  # what the steps were predicted to take
+        self.sinks = Sinks((), out, body["run_id"], body["config"])
         self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
         self._stopped_by: str | None = None
         self._from = 0  # the step that a resumed run goes on from
@@ -176,6 +176,11 @@ class Run:
             raise
         self.resumed_at(back.step if back is not None else 0)
         return back
+
+    def mark(self, verdict: str, why: Mapping[str, Any]) -> None:
+        """Mark the run and everything made from it for good: it is a `verdict` (such as a control), and passes no
+        gate."""
+        self.body |= {"tainted": True, "verdict": verdict, verdict: dict(why)}
 
     @property
     def provenance(self) -> dict[str, Any]:

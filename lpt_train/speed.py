@@ -13,28 +13,19 @@ import platform
 import resource
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from lpt_train.heads import causal_model
 from lpt_train.packing import Row
-
-# Dense bfloat16 operations a second with float32 accumulation, from NVIDIA's data sheets; the longest name that the
-# device's name holds is taken. A device that is not here has no MFU.
-PEAK_BF16 = {
-    "A10": 125e12, "A100": 312e12, "A30": 165e12, "A40": 149.7e12, "B200": 2250e12, "H100": 989.5e12,
-    "H100 NVL": 835e12, "H100 PCIe": 756e12, "H200": 989.5e12, "H200 NVL": 835e12, "L4": 121e12, "L40": 181e12,
-    "L40S": 362e12, "RTX 3090": 71e12, "RTX 4090": 165.2e12, "RTX A6000": 154.8e12,
-}  # fmt: skip
+from lpt_train.plan.gpus import by_device
 
 
 def peak_rate(device: str, dtype: torch.dtype) -> float | None:
     """Operations a second of a device by its name, in half precision; None where it is not known."""
-    if dtype not in (torch.bfloat16, torch.float16):
-        return None
-    words = f" {device.replace('-', ' ')} "
-    known = [name for name in PEAK_BF16 if f" {name} " in words]
-    return PEAK_BF16[max(known, key=len)] if known else None
+    found = by_device(device) if dtype in (torch.bfloat16, torch.float16) else None
+    return found.teraflops * 1e12 if found is not None else None
 
 
 class Work:
@@ -54,7 +45,8 @@ class Work:
             weight = module._parameters.get("weight")
             if weight is None or not hasattr(module, "in_features") or "original_module" in name:
                 continue
-            products = float(int(module.in_features) * int(module.out_features))
+            inner: Any = module
+            products = float(inner.in_features * inner.out_features)
             back = products * (4.0 if weight.requires_grad else 2.0)
             if id(module) in heads:
                 self._head, self._head_back = self._head + 2.0 * products, self._head_back + back

@@ -223,6 +223,13 @@ class Updates:
             failures=stopped + (failures or []), tokens_per_second=self._speed.tokens_per_second, extra=told,
         )  # fmt: skip
 
+    def _tell_what_trains(self) -> None:
+        """Into the record, and to a progress that has a place for it (`begin`), before the first step."""
+        report = parameter_report(self.model)
+        self.run.body |= report
+        if (begin := getattr(self.progress, "begin", None)) is not None:
+            begin(report_line(report))
+
     def _show(
         self, point: Point, done: int, metrics: Mapping[str, float] | None = None, record_ids: Sequence[str] = ()
     ) -> Ask | None:
@@ -240,13 +247,6 @@ class Updates:
 
     def _last(self) -> bool:
         return self.done == self.total or bool(self._stop) or "stop" in self._asked
-
-    def _tell_what_trains(self) -> None:
-        """Into the record, and to a progress that has a place for it (`begin`), before the first step."""
-        report = parameter_report(self.model)
-        self.run.body |= report
-        if (begin := getattr(self.progress, "begin", None)) is not None:
-            begin(report_line(report))
 
     def _due(self, every: int) -> bool:
         """Whether the group that ends here holds a step that is a multiple of `every` (0: never)."""

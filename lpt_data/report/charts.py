@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lpt_data.report import words
-from lpt_data.report.html import Html, el, join
 from lpt_data.report.parts import LISTED, Column, swatch, table
 from lpt_data.report.story import Curve, Flow, Histogram
+from manifests.html import Html, el, join
 
 WIDE = 1000  # units across
 FILES = 4  # sources that are named

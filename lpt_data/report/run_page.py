@@ -7,12 +7,12 @@ from typing import Any
 
 from lpt_data.report import charts, words
 from lpt_data.report.document import document
-from lpt_data.report.html import Child, Html, el, join
 from lpt_data.report.markdown import code, said
 from lpt_data.report.markdown import table as markdown_table
 from lpt_data.report.parts import Cell, Column, command, digest, facts, figures, notes, section, table
 from lpt_data.report.stage_page import foot
 from lpt_data.report.story import RunStory
+from manifests.html import Child, Html, el, join
 
 _STATUS = {"done": "pass", "running": "skipped", "stopped": "warn", "failed": "fail"}
 
@@ -113,7 +113,7 @@ def _aside(entries: Any) -> Html | None:
     return section("aside", "Quarantine", lead, table(columns, rows, caption="Batches set aside"))
 
 
-def _suspect(given: Any) -> Child | Cell:
+def _suspect(given: Any) -> Cell | Child:
     if not given:
         return "–"
     first = str(given).split()[0]

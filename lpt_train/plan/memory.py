@@ -15,7 +15,8 @@ layer at a time is there whole in the backward pass.
 
 States: weights 4 bytes a parameter where they train (bfloat16 would lose small updates) and w where they are frozen;
 gradients 4; AdamW 8 (arXiv 2110.02861 for 8 bits: 2 and 8/256); autocast's copies of weights that train 2. NF4
-(arXiv 2305.14314): 4 bits, 8/64 and 32/(64 256) for its doubly quantised scales, 4.127 bits a value.
+(arXiv 2305.14314): 4 bits and 32/64 for its scales, 4.5 bits a value; where those are quantised as well, 8/64 and
+32/(64 256), 4.127 bits.
 
 The allocator rounds and splits: a run reserves up to `RESERVE` more than its tensors have.
 """
@@ -28,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from lpt_train.plan.shape import ModelShape
 
 SCOPES = ("full", "lora", "qlora")
-NF4_BYTES = (4 + 8 / 64 + 32 / (64 * 256)) / 8
+NF4_BITS = {False: 4 + 32 / 64, True: 4 + 8 / 64 + 32 / (64 * 256)}  # a weight, by: are its scales quantised, too?
 RESERVE = 0.10  # reserved over allocated: 8 and 10 % in benchmarks/results/train-sft-*-h200.json
 EIGHT_BIT_FROM = 4096  # values from which on bitsandbytes keeps the moments of a tensor in 8 bits
 _BLOCK = 256
@@ -46,6 +47,8 @@ class Workload:
     targets: str = "all-linear"
     dora: bool = False
     dropout: bool = False
+    nested: bool = False  # of a base in four bits, are the scales quantised as well?
+    wide_base: bool = False  # a frozen base is kept in float32
     optim: str = "adamw_torch"
     chunk: int = 1024  # positions whose logits exist at the same time
     compiled: bool = True  # compiled layers, or recordings of them
@@ -98,7 +101,9 @@ def predict(shape: ModelShape, work: Workload) -> Memory:
     )
     models = 2 if work.second_trained else 1
     static = {
-        "weights": models * weight_bytes(shape, work.scope, work.width),
+        "weights": models * weight_bytes(
+            shape, work.scope, 4 if work.wide_base else work.width, nested=work.nested
+        ),
         "adapter": models * 4 * adapter, "frozen models": work.frozen_copies * work.width * shape.parameters,
     }  # fmt: skip
     moments, on_host = optimizer_bytes(work.optim, trained, offload=work.offload_optimizer)
@@ -129,13 +134,13 @@ def predict(shape: ModelShape, work: Workload) -> Memory:
     return Memory(*({name: size for name, size in part.items() if size} for part in (static, moving, host)))
 
 
-def weight_bytes(shape: ModelShape, scope: str, width: int) -> int:
+def weight_bytes(shape: ModelShape, scope: str, width: int, *, nested: bool = False) -> int:
     """The model that trains: float32 where every value does; else frozen in `width` bytes, or in NF4."""
     if scope == "full":
         return 4 * shape.parameters
     if scope == "qlora":
         rest = shape.parameters - shape.linear_parameters
-        return math.ceil(NF4_BYTES * shape.linear_parameters) + width * rest
+        return math.ceil(NF4_BITS[nested] / 8 * shape.linear_parameters) + width * rest
     return width * shape.parameters
 
 

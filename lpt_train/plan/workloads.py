@@ -52,7 +52,8 @@ def frozen_models(algorithm: str, config: Any, scope: str) -> int:
     """
     if algorithm not in _SAMPLING:
         return 0
-    reference = scope == "full" and (algorithm == "ppo" or config.beta > 0)
+    off_is_start = scope != "full" and not config.lora.changes_base
+    reference = not off_is_start and (algorithm == "ppo" or config.beta > 0)
     return int(reference) + int(algorithm == "ppo")  # and PPO's reward model
 
 
@@ -68,11 +69,12 @@ def of_options(
 ) -> Workload:
     """What every algorithm's options say; `kept_gradients` for reasons of its execution, accumulation is looked up."""
     lora = config.lora
-    scope = "full" if not lora.use_peft else "qlora" if getattr(lora, "load_in_4bit", False) else "lora"
+    scope = "full" if not lora.use_peft else "qlora" if lora.load_in_4bit else "lora"
     return Workload(
         tokens=tokens, scope=scope, width=width, rank=lora.lora_r, targets=lora.lora_target_modules,
+        nested=lora.use_bnb_nested_quant, wide_base=lora.use_peft and lora.changes_base and scope != "qlora",
         dora=lora.use_dora, dropout=lora.use_peft and lora.lora_dropout > 0, optim=config.optim.optim,
-        chunk=config.logits_chunk, compiled=compiled,
+        chunk=getattr(config, "logits_chunk", 1), compiled=compiled,  # a reward model has no logits
         kept_gradients=kept_gradients or config.gradient_accumulation_steps > 1,
         copies_attended=not (on_cuda and width == 2),
     )  # fmt: skip

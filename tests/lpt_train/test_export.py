@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -22,6 +23,7 @@ from lpt_train.checkpoint_folders import latest
 from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.export import export
 from lpt_train.logit_gap import drawn_rows, logit_gap, split_rows
+from lpt_train.model_card import model_card
 from lpt_train.models import load_adapter, load_model, load_tokenizer
 from lpt_train.render import Renderer
 from lpt_train.sft import train
@@ -190,6 +192,31 @@ def test_an_adapter_over_an_adapter_goes_merged_alone(tiny, sft_split, run, tmp_
     out = export(str(over), tmp_path / "out", merge=True).path
     plain = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     torch.testing.assert_close(logits(plain), logits(load_model(str(latest(over / "checkpoints")))), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("options", [{"lora_modules_to_save": "lm_head"}, {"lora_target_modules": "attention,lm_head"}])
+def test_a_head_of_its_own_is_merged_and_stays_apart(tiny, sft_split, tmp_path, options):
+    base = shutil.copytree(tiny, tmp_path / "base")
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.save_pretrained(base)
+    run = trained(base, sft_split, tmp_path / "run", **options)
+    out = export(str(run), tmp_path / "out", merge=True).path
+    plain = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    wanted = logits(load_adapter(str(latest(run / "checkpoints"))))
+    torch.testing.assert_close(logits(plain), wanted, atol=1e-4, rtol=0)
+    assert not torch.equal(plain.lm_head.weight, model.lm_head.weight)
+    assert torch.equal(plain.get_input_embeddings().weight, model.get_input_embeddings().weight)
+
+
+def test_names_cannot_write_into_the_card(run, tmp_path):
+    body = export(str(run), tmp_path / "out").body
+    hostile = 'a\n---\n# no | `x` "q'
+    text = model_card({**body, "base": {"name": hostile}, "split": hostile, "run_id": hostile}, hostile)
+    head = text.split("\n---\n")[0].removeprefix("---\n")
+    assert yaml.safe_load(head) == {"base_model": hostile, "library_name": "peft", "tags": ["lpt"]}
+    assert [line for line in text.splitlines() if line.startswith("#")] == ["# a --- # no / 'x' \"q"]
 
 
 def test_nothing_half_written_is_left(run, tmp_path, monkeypatch):

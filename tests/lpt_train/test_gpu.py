@@ -8,6 +8,7 @@ import signal
 
 import pytest
 import torch
+from reward_cases import ranked
 from train_cases import chat, chats, preferences, write_jsonl
 
 from lpt_train import sft
@@ -19,6 +20,7 @@ from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.config_kto import KTOConfig
 from lpt_train.config_lora import Lora
 from lpt_train.config_preference import PreferenceConfig
+from lpt_train.config_reward import RewardConfig
 from lpt_train.heads import token_logprobs
 from lpt_train.kto import train as train_kto
 from lpt_train.micro_batch import MicroBatch
@@ -26,6 +28,7 @@ from lpt_train.models import load_adapter, load_model, load_tokenizer, placement
 from lpt_train.packing import epoch_order, render_rows
 from lpt_train.preference import train as train_preference
 from lpt_train.render import Renderer
+from lpt_train.reward import train as train_reward
 from lpt_train.sft import train
 from lpt_train.speed import peak_rate
 
@@ -117,6 +120,33 @@ def test_pairs_and_marked_completions_by_recordings(tiny, tmp_path):
             found[way] = body["metrics"]
         assert found["graph"]["loss"] == pytest.approx(found["eager"]["loss"], abs=3e-2)
         assert found["graph"]["rewards/margins"][1] > 0.5
+
+
+@pytest.mark.parametrize("ranking", ["pairs", "prompts", "plackett_luce"])
+def test_reward_models_by_recordings(tiny, tmp_path, ranking):
+    split = load_unadmitted(write_jsonl(tmp_path / "ranked.jsonl", ranked(12)), "preference")
+    options = {
+        "model": str(tiny), "ranking": ranking, "max_steps": 8, "learning_rate": 1e-3, "lora_r": 4,
+        "per_device_train_batch_size": 4, "max_length": 128,
+    }  # fmt: skip
+    losses = {}
+    for way in ("graph", "compiled", "eager"):
+        result = train_reward(
+            from_mapping(RewardConfig, options | {"execution": way}), split=split, out=tmp_path / way, eval_split=split
+        )
+        assert result.body["execution"] == way
+        assert result.body["reward_model"]["position"]["largest_difference"] < 0.05
+        losses[way] = result.body["metrics"]["loss"]
+    assert losses["graph"] == pytest.approx(losses["compiled"], abs=2e-2)
+    assert losses["graph"] == pytest.approx(losses["eager"], abs=2e-2)
+    narrow = {"dtype": "float32", "execution": "eager"}
+    plain = [
+        train_reward(
+            from_mapping(RewardConfig, options | narrow | {"device": device}), split=split, out=tmp_path / device
+        ).body["metrics"]["loss"]
+        for device in ("cpu", "cuda")
+    ]
+    assert plain[0] == pytest.approx(plain[1], abs=1e-3)
 
 
 def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):

@@ -104,12 +104,23 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "train cpo": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/cpo {SMALL}", RUN),
     "train orpo": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/orpo {SMALL}", RUN),
     "train kto": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/kto {SMALL}", RUN),
+    "train reward": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/rm {SMALL}", RUN | {"reward_model"}),
     "train grpo": (f"--admitted sums:train --model runs/sft --out runs/grpo {GRPO}", RUN),
     "export": (
         "runs/sft --out exported --merge --tolerance 1",
         {"path", "merged", "dtype", "outputs", "digest", "base", "measured", "tainted", "notes"},
     ),
     "eval": ("--admitted sums:test --model runs/grpo --n 2 --max-tokens 2", {"models", "split"}),
+    "reward score": (
+        "prefs.jsonl --model runs/rm --out rewarded.jsonl",
+        DATA | {"columns", "scored", "unscored", "mean", "sd"},
+    ),
+    "reward sample": (
+        "--admitted sums:test --policy runs/sft --model runs/rm --n 2 --prompts 2 --max-tokens 2 --out drawn.jsonl",
+        {"completions", "prompts_sampled", "not_scored", "split", "sha256", "object"},
+    ),
+    "reward curve": ("drawn.jsonl --out curve.html", {"points", "peak", "loss", "over_optimised", "left_out"}),
+    "reward export": ("--model runs/rm --out rm", {"path", "digest", "padding", "largest_difference", "tainted"}),
     "why": ("problems.jsonl:1", set()),
     "catalog rebuild": ("", {"catalog", "objects", "head"}),
     "sql": ("@runs", {"columns", "rows"}),

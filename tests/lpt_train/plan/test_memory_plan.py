@@ -11,7 +11,7 @@ import torch
 from live_bytes import LiveBytes, saved_bytes
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lpt_train.adapters import attach, trainable
+from lpt_train.adapters import attach, load_for_training, parameter_report, trainable
 from lpt_train.config import Lora, Optim
 from lpt_train.flat import flatten
 from lpt_train.losses.sft import sft_loss
@@ -19,9 +19,10 @@ from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import placement
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row
-from lpt_train.plan.memory import NF4_BYTES, Workload, largest, predict, weight_bytes
-from lpt_train.plan.shape import shape_of
+from lpt_train.plan.memory import NF4_BITS, Workload, largest, predict, weight_bytes
+from lpt_train.plan.shape import read_shape, shape_of
 from lpt_train.recompute import checkpoint_layers
+from lpt_train.tiny import make_tiny
 
 LENGTH, ROWS = 64, 4
 SIZES = {
@@ -140,9 +141,17 @@ def test_full_training_is_16_bytes_a_parameter_and_4_bits_are_4_127():
     shape = shape_of(QWEN)
     static = predict(shape, Workload(tokens=1, scope="full")).static
     assert sum(static.values()) == 16 * shape.parameters
-    assert pytest.approx(4.127, abs=5e-4) == NF4_BYTES * 8
-    rest = shape.parameters - shape.linear_parameters
-    assert weight_bytes(shape, "qlora", 2) == pytest.approx(0.5159 * shape.linear_parameters + 2 * rest, rel=1e-4)
+    assert NF4_BITS[True] == pytest.approx(4.127, abs=5e-4)
+    assert NF4_BITS[False] == 4.5
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_base_in_four_bits_is_predicted_to_the_byte(tmp_path, nested):
+    base = make_tiny(tmp_path / "base", hidden=256, layers=2)
+    options = Lora(lora_r=4, load_in_4bit=True, use_bnb_nested_quant=nested)
+    model = load_for_training(str(base), options, placement("cpu", "bfloat16"))
+    predicted = weight_bytes(read_shape(str(base)), "qlora", 2, nested=nested)
+    assert predicted == parameter_report(model)["frozen_bytes"]
 
 
 def test_laws():
