@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -20,13 +21,16 @@ from cli import (
     demo,
     drop,
     evaluate,
+    export,
     generate,
     manifest,
     mix,
     pack,
     pairs,
+    plan,
     recipe,
     report,
+    reward,
     sql,
     synth,
     tokens,
@@ -43,6 +47,7 @@ Exit codes: 0 done or accept, 2 usage, 3 tune, 4 refused or reject, 5 bad input 
 
 # The data side installs without these; a command that needs one says which extra brings it.
 EXTRA_OF = {name: "train" for name in ("torch", "transformers", "tokenizers", "peft", "safetensors", "jinja2")}
+EXTRA_OF |= {"trl": "trl", "datasets": "trl"}
 
 app = typer.Typer(
     name="lpt",
@@ -60,11 +65,14 @@ data.app.add_typer(benchmarks.app, name="benchmarks")
 app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")
+app.add_typer(plan.app, name="plan")
+app.add_typer(reward.app, name="reward")
 app.command("admit", epilog=admit.EXAMPLES)(admit.admit)
 app.command("why", epilog=manifest.WHY_EXAMPLES)(manifest.why)
 app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command("export", epilog=export.EXAMPLES)(export.export)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 data.app.command("decontaminate", epilog=decontaminate.EXAMPLES)(decontaminate.decontaminate)
 data.app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
@@ -92,6 +100,8 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 def run() -> None:
     """Entry point of the console script. Usage errors are Typer's own (exit 2)."""
+    # What imports make lives to the end, and rows leave few cycles: looking for them takes a tenth of a start.
+    gc.set_threshold(100_000, 50, 100)
     # Spinning OpenMP threads starve each other on a machine that does other work too; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if isinstance(sys.stdout, io.TextIOWrapper):

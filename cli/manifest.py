@@ -184,9 +184,11 @@ def texts(catalog: Any, steps: Any) -> list[tuple[Any, str]]:
 
 def opened_for(catalog: Path | None, ref: str) -> Catalog | None:
     """The catalog that a reference is looked up in; a path needs none, unless one is named."""
+    from lpt_data.report.run_story import folder_of
     from manifests.catalog import Catalog
 
-    return None if ref.endswith(".json") and catalog is None else Catalog.open(catalog, create=False)
+    by_path = ref.endswith(".json") or folder_of(ref) is not None
+    return None if by_path and catalog is None else Catalog.open(catalog, create=False)
 
 
 def _load(catalog: Any, ref: str) -> Any:

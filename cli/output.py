@@ -141,6 +141,7 @@ class Progress_:
         self._bar: Progress | None = None
         self._task: Any = None
         self._label = ""
+        self._terminal = _Talk(sys.stderr).isatty()  # asked once: making a console takes longer than a batch of rows
 
     def __call__(self, done: int, total: int | None, label: str) -> None:
         """Show how far a task is."""
@@ -151,7 +152,7 @@ class Progress_:
                 self._bar.reset(self._task, description=clean(label))
         if now - self._start < 2.0:
             return
-        if not _console().is_terminal:
+        if not self._terminal:
             if now - self._last >= 10.0:
                 self._last = now
                 of = f" of {total:,}" if total else ""

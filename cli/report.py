@@ -1,4 +1,4 @@
-"""``lpt report``: one page, or a data card, of what was admitted or of one stage."""
+"""``lpt report``: one page, or a data card, of what was admitted, of one stage or of a training run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ EXAMPLES = examples(
     "lpt report gsm8k",
     "lpt report gsm8k@1 --out gsm8k.html --open",
     "lpt report 81a2c4d5 --out dedup.html",
+    "lpt report runs/sft --out sft.html",
     "lpt report /mnt/carried/manifest.json --format md --out README.md",
     "lpt report gsm8k --format json --out - | jq '.checks[0]'",
 )
@@ -25,7 +26,7 @@ EXAMPLES = examples(
 def report(
     ref: Annotated[
         str,
-        typer.Argument(metavar="REF", help="NAME, NAME@VERSION, a path to manifest.json, or the id of a stage."),
+        typer.Argument(metavar="REF", help="NAME, NAME@VERSION, a path to manifest.json, the id of a stage, or a run."),
     ],
     out: Annotated[
         Path | None,
@@ -41,7 +42,8 @@ def report(
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
-    """Write a report: where the rows went, checks with their commands, removed rows beside kept ones."""
+    """Write a report: where the rows went, checks with their commands, removed rows beside kept ones; of a run (its
+    folder or its id) the curves, the proof of an update, the batches set aside."""
     from cli.manifest import opened_for
     from lpt_data.report.find import story_of
     from lpt_data.report.write import format_of

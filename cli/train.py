@@ -43,7 +43,15 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         help="Go on from the last checkpoint in --out, with the settings it began with; the length may change where "
-        "lr_scheduler_type is constant.",
+        "lr_scheduler_type is constant, or warmup_stable_decay before it decays.",
+    ),
+]
+Engine = Annotated[
+    Literal["lean", "trl"],
+    typer.Option(
+        "--engine",
+        help="lean: the loops of lpt. trl: TRL's trainer over the same rows, masks and options; sft, dpo, kto; what it "
+        "has no option for is refused.",
     ),
 ]
 EvalSplit = Annotated[
@@ -51,7 +59,7 @@ EvalSplit = Annotated[
     typer.Option(
         "--eval",
         metavar="NAME[@V]:SPLIT",
-        help="Admitted split to measure on: the loss (sft), the accuracy (grpo).",
+        help="Admitted split to measure on: the loss, of grpo the accuracy, of reward also calibration and bias.",
         show_default=False,
     ),
 ]
@@ -61,10 +69,16 @@ SFT_EXAMPLES = examples(
     "lpt train sft --admitted chats:train --model tiny --out runs/tiny --set max_steps=20",
     "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4 "
     "--resume",
+    "lpt train sft --admitted chats:train --model ./model --out runs/trl --engine trl",
 )
 KTO_EXAMPLES = examples(
-    "lpt train kto --admitted pairs:train --model runs/sft --out runs/kto",
+    "lpt train kto --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/kto",
     "lpt train kto --admitted pairs:train --model ./model --out runs/kto --set undesirable_weight=0.5",
+)
+REWARD_EXAMPLES = examples(
+    "lpt train reward --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/rm",
+    "lpt train reward --admitted pairs:train --model ./model --out runs/rm --set ranking=prompts",
+    "lpt train reward --admitted pairs:train --eval pairs:test --model ./model --out runs/no --set flip_labels=0.5",
 )
 GRPO_EXAMPLES = examples(
     "lpt train grpo --admitted sums:train --model runs/sft --out runs/grpo --reward countdown",
@@ -82,6 +96,7 @@ def sft(
     eval_split: EvalSplit = None,
     config: ConfigFile = None,
     set_: Set = None,
+    engine: Engine = "lean",
     resume: Resume = False,
     catalog: CatalogDir = None,
     json: Json = False,
@@ -92,7 +107,7 @@ def sft(
     made = from_mapping(SFTConfig, settings(set_, config) | {"model": model})
     from lpt_train.sft import train
 
-    _run(train, made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(_by(engine, train), made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 def _preference(algorithm: str, summary: str) -> None:
@@ -115,6 +130,7 @@ def _preference(algorithm: str, summary: str) -> None:
         loss: str = losses[0],
         config: ConfigFile = None,
         set_: Set = None,
+        engine: Engine = "lean",
         resume: Resume = False,
         catalog: CatalogDir = None,
         json: Json = False,
@@ -126,7 +142,7 @@ def _preference(algorithm: str, summary: str) -> None:
         made = from_mapping(PreferenceConfig, settings(set_, config) | {"model": model, "loss_type": loss})
         from lpt_train.preference import train
 
-        _run(train, made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+        _run(_by(engine, train), made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
     command.__annotations__["loss"] = Annotated[str, typer.Option("--loss", help=loss_help)]
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
@@ -145,8 +161,10 @@ def kto(
     out: Out,
     admitted: Admitted = None,
     unadmitted: Unadmitted = None,
+    eval_split: EvalSplit = None,
     config: ConfigFile = None,
     set_: Set = None,
+    engine: Engine = "lean",
     resume: Resume = False,
     catalog: CatalogDir = None,
     json: Json = False,
@@ -158,7 +176,30 @@ def kto(
     made = from_mapping(KTOConfig, settings(set_, config) | {"model": model})
     from lpt_train.kto import train
 
-    _run(train, made, "preference", admitted, unadmitted, None, out, resume, catalog, json)
+    _run(_by(engine, train), made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+
+
+@app.command("reward", epilog=REWARD_EXAMPLES)
+def reward_model(
+    model: Model,
+    out: Out,
+    admitted: Admitted = None,
+    unadmitted: Unadmitted = None,
+    eval_split: EvalSplit = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    resume: Resume = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Reward model on admitted pairs; --eval measures calibration and bias. `lpt train settings reward` lists --set."""
+    from lpt_train.config import from_mapping
+    from lpt_train.config_reward import RewardConfig
+
+    made = from_mapping(RewardConfig, settings(set_, config) | {"model": model})
+    from lpt_train.reward import train
+
+    _run(train, made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("grpo", epilog=GRPO_EXAMPLES)
@@ -193,16 +234,28 @@ def grpo(
 
 @app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
 def show_settings(
-    algorithm: Annotated[Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "grpo"], typer.Argument()],
+    algorithm: Annotated[Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "reward", "grpo"], typer.Argument()],
 ) -> None:
     """Every setting of an algorithm with its default and unit, as --set and --config take it. Names are TRL's."""
     from lpt_train.config import SFTConfig, described
     from lpt_train.config_grpo import GRPOConfig
     from lpt_train.config_kto import KTOConfig
     from lpt_train.config_preference import PreferenceConfig
+    from lpt_train.config_reward import RewardConfig
 
-    config = {"sft": SFTConfig, "kto": KTOConfig, "grpo": GRPOConfig}.get(algorithm, PreferenceConfig)
+    config = {"sft": SFTConfig, "kto": KTOConfig, "reward": RewardConfig, "grpo": GRPOConfig}.get(
+        algorithm, PreferenceConfig
+    )
     table(["setting", "default", ""], described(config), to_stdout=True)
+
+
+def _by(engine: str, train: Callable[..., Any]) -> Callable[..., Any]:
+    """What trains: a loop of ours, or TRL over the same split and options."""
+    if engine == "lean":
+        return train
+    from lpt_train.engines import trl
+
+    return trl.train
 
 
 def _run(
@@ -245,7 +298,9 @@ def exit_code(body: dict[str, Any]) -> int:
         return 0
     if body["status"] != "stopped":
         return 1
-    say(f"stopped after step {body['steps']:,}; go on with --resume", style="yellow")
+    trl = (body.get("engine") or {}).get("name") == "trl"  # which writes nothing to resume from
+    how = "start a new run with --model set to this one" if trl else "go on with --resume"
+    say(f"stopped after step {body['steps']:,}; {how}", style="yellow")
     return STOPPED.get(body["stopped_by"], 1)
 
 
@@ -273,11 +328,16 @@ LIVE = (
     "reward",
     "rewards/accuracies",
     "rewards/margins",
+    "accuracy",
+    "margin",
     "frac_zero_variance",
     "truncated_share",
     "entropy",
     "grad_norm",
+    "eval_loss",
     "tokens_per_second",
+    "mfu",
+    "memory_gib",
     "eta_seconds",
 )
 
@@ -287,6 +347,10 @@ class StepLine:
 
     def __init__(self) -> None:
         self._live: Any = None
+
+    def begin(self, line: str) -> None:
+        """What trains, said once before the first step."""
+        say(line)
 
     def __call__(self, step: int, total: int, metrics: dict[str, float]) -> None:
         """Show one step; on a terminal the line is redrawn, elsewhere it is one line a call."""
@@ -311,8 +375,8 @@ class StepLine:
             self._live = None
 
 
-# How fast a run went has its own line.
-PACE = ("tokens_per_second", "step_seconds", "eta_seconds")
+# How fast a run went has its own line; that a step was left out is no measurement.
+PACE = ("tokens_per_second", "step_seconds", "eta_seconds", "memory_gib", "skipped")
 
 
 def show_run(body: dict[str, Any]) -> None:
@@ -323,7 +387,9 @@ def show_run(body: dict[str, Any]) -> None:
         f"{body['steps']:,} steps in {body['seconds']:.0f} s, {body['tokens_per_second']:,.0f} tokens/s, "
         f"{body['peak_memory_bytes'] / 2**20:,.0f} MiB"
     )
-    if body.get("tainted"):
+    if body.get("control"):
+        say("a control: this run and everything made from it are marked, and pass no gate", style="yellow")
+    elif body.get("tainted"):
         say("this run and everything made from it are marked: its data was not admitted", style="yellow")
     proof = body["proof"]
     if proof:
@@ -331,7 +397,20 @@ def show_run(body: dict[str, Any]) -> None:
             f"update: {proof['verdict']}; {proof['changed_tensors']} of {proof['trainable_tensors']} tensors changed, "
             f"{proof['nonzero_gradients']} of {proof['updates']} gradients were not zero"
         )
+    if (measured := body.get("reward_model", {})).get("status") == "measured":
+        show_reward_model(measured, body)
     for note in body["notes"]:
         say(note, style="yellow")
     checkpoint = body["checkpoint"] or {}
     say(f"run {body['run_id']} {body['status']}  checkpoint {checkpoint.get('path', 'none')}")
+
+
+def show_reward_model(measured: dict[str, Any], body: dict[str, Any]) -> None:
+    """What a reward model is worth on held-out pairs, in two lines."""
+    calibration, length = measured["calibration"], measured["length"]
+    say(
+        f"{measured['split']}: accuracy {measured['accuracy']:.3f} (95 % {measured['accuracy_low']:.3f} to "
+        f"{measured['accuracy_high']:.3f}) on {measured['pairs']:,} pairs, ECE {calibration['ece_equal_width']:.3f}, "
+        f"Brier {calibration['brier']:.3f}; length alone is right in {length['longer_is_chosen']:.3f}"
+    )
+    say("reliability diagram: " + str(Path(body["metrics_path"]).with_name("reward.html")))

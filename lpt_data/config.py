@@ -178,6 +178,15 @@ class PackConfig:
     template_sha256: str
 
 
+@dataclass(frozen=True)
+class RewardColumnConfig:
+    """Which model scores, and where its rewards go."""
+
+    column: str
+    model: str  # digest of the weights
+    max_length: int  # tokens of a conversation; a longer one has no reward
+
+
 def identity(config: Any) -> dict[str, Any]:
     """The fields of a stage config that can change its result, as plain JSON values."""
     fields = config.__dataclass_fields__

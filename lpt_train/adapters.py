@@ -1,44 +1,87 @@
-"""Which parameters train: LoRA by peft, or all of them.
+"""Which parameters train: LoRA, rsLoRA or DoRA by peft, or all of them.
 
-With LoRA the base is kept in the precision of the forward pass and is frozen, the adapter in float32. Without it every
-parameter is kept in float32 (bfloat16 weights would lose updates smaller than 1/256 of themselves).
+With an adapter the base is frozen, in the precision of the forward pass or in four bits, and the adapter is kept in
+float32. Without one every parameter is kept in float32 (bfloat16 weights would lose updates smaller than 1/256 of
+themselves). The first step of an adapter computes what the base computes.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils.other import ModulesToSaveWrapper
 
-from lpt_train.config import Lora, Optim
+from lpt_train.adapter_targets import linear_modules, modules_to_save, resolve_targets
+from lpt_train.config_lora import Lora
 from lpt_train.models import Placement, load_model
+from lpt_train.quantised import held_bytes, quantise, true_size
 from manifests.errors import UsageError
 
+# The factors that a start took out of the base, beside the layer: see `adapter_files`.
+START = ("start_A", "start_B")
+LANGUAGE = "CAUSAL_LM"  # what peft calls a language model
 
-def load_for_training(model: str, lora: Lora, place: Placement) -> torch.nn.Module:
+
+def load_for_training(
+    model: str, lora: Lora, place: Placement, load: Callable[..., torch.nn.Module] = load_model, task: str = LANGUAGE
+) -> torch.nn.Module:
     """The model with the parameters that train set to require gradients, in training mode, on its device.
 
-    The adapter's first values come from torch's global generator: seed it first.
+    The adapter's first values come from torch's global generator: seed it first. `load` reads the model, and `task` is
+    what peft calls its kind.
     """
-    loaded = load_model(model, dtype=place.dtype if lora.use_peft else torch.float32, device=place.device)
-    trained = attach(loaded, lora) if lora.use_peft else loaded.requires_grad_(True)
-    return trained.train()
+    if not lora.use_peft:
+        return load(model, dtype=torch.float32, device=place.device).requires_grad_(True).train()
+    if lora.load_in_4bit:
+        loaded = quantise(load(model, dtype="auto"), lora, dtype=place.dtype, device=place.device)
+    else:  # what a start leaves of the base must not be rounded
+        dtype = torch.float32 if lora.changes_base else place.dtype
+        loaded = load(model, dtype=dtype, device=place.device)
+    return attach(loaded, lora, task).train()
 
 
-def attach(model: torch.nn.Module, lora: Lora) -> PeftModel:
-    """Freeze `model` and put LoRA into its linear layers (never into the vocabulary head, unless it is named)."""
-    names = lora.lora_target_modules
-    targets: str | list[str] = names if names == "all-linear" else [part.strip() for part in names.split(",")]
-    options = LoraConfig(
-        task_type="CAUSAL_LM", r=lora.lora_r, lora_alpha=lora.lora_alpha, lora_dropout=lora.lora_dropout,
-        target_modules=targets, use_rslora=lora.use_rslora, use_dora=lora.use_dora, bias="none",
+def lora_config(model: torch.nn.Module, lora: Lora, task: str = LANGUAGE) -> LoraConfig:
+    """The adapter as peft describes it; raises `UsageError` for names that find nothing in `model`."""
+    start = True if lora.init_lora_weights == "true" else lora.init_lora_weights
+    targets = resolve_targets(model, lora.lora_target_modules, lora.lora_exclude_modules)
+    return LoraConfig(
+        task_type=task, r=lora.lora_r, lora_alpha=lora.lora_alpha, lora_dropout=lora.lora_dropout,
+        target_modules=targets, modules_to_save=modules_to_save(model, lora.lora_modules_to_save), bias="none",
+        use_rslora=lora.use_rslora, use_dora=lora.use_dora, init_lora_weights=start,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def attach(model: torch.nn.Module, lora: Lora, task: str = LANGUAGE) -> PeftModel:
+    """Freeze `model` and put an adapter into the modules that `lora` names; the head of a reward model trains whole.
+
+    Raises `UsageError` for names that find nothing or that an adapter does not fit.
+    """
+    options = lora_config(model, lora, task)
     try:
-        return get_peft_model(model, options)
+        adapted = get_peft_model(model, options)
     except ValueError as error:
         raise UsageError(
-            "the adapter fits no module of this model", seen=f"lora_target_modules={names}: {error}"[:400],
+            "the adapter fits no module of this model",
+            seen=f"lora_target_modules={options.target_modules}: {error}"[:400],
             next="use lora_target_modules=all-linear, or names such as q_proj,v_proj",
         ) from error  # fmt: skip
+    module: Any
+    for module in adapted.modules():
+        if lora.changes_base and hasattr(module, "lora_A"):
+            for name, factor in zip(START, (module.lora_A, module.lora_B), strict=True):
+                module.register_buffer(name, factor["default"].weight.detach().clone(), persistent=False)
+        if isinstance(module, ModulesToSaveWrapper):
+            module.modules_to_save.float()  # it trains: see above
+    return adapted
+
+
+def changes_base(model: torch.nn.Module) -> bool:
+    """Whether `model` with its adapter off is another model than the one that the run starts from."""
+    return any(name.endswith(START[0]) for name, _ in model.named_buffers())
 
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
@@ -46,22 +89,66 @@ def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def adamw(model: torch.nn.Module, optim: Optim) -> torch.optim.AdamW:
-    """AdamW over the parameters that train; weight decay on matrices, not on vectors (biases, norms)."""
-    parameters = trainable(model)
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=optim.learning_rate, eps=optim.adam_epsilon,
-        betas=(optim.adam_beta1, optim.adam_beta2), fused=parameters[0].is_cuda,
-    )  # fmt: skip
+def parameter_report(model: torch.nn.Module) -> dict[str, Any]:
+    """What trains: how many parameters of how many, their bytes, and those of AdamW's two moments (`optimizer_bytes`).
 
-
-def parameter_report(model: torch.nn.Module) -> dict[str, int]:
-    """How many parameters train, of how many."""
+    `trained_modules` has an entry for each kind of module and shapes: `{module, count, shapes, parameters}`.
+    """
+    kinds: dict[tuple[str, str], dict[str, Any]] = {}
+    by_module: dict[str, dict[str, list[int]]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            module, part = _module_and_part(name)
+            by_module.setdefault(module, {})[part] = list(parameter.shape)
+    for module, shapes in by_module.items():
+        kind = ".".join(module.split(".")[-2:])
+        entry = kinds.setdefault((kind, str(shapes)), {"module": kind, "count": 0, "shapes": shapes, "parameters": 0})
+        entry["count"] += 1
+        entry["parameters"] += sum(math.prod(shape) for shape in shapes.values())
+    trained = trainable(model)
+    count, every = sum(p.numel() for p in trained), sum(true_size(p) for p in model.parameters())
+    own = sum(p.numel() * p.element_size() for p in trained)
     return {
-        "trainable_parameters": sum(p.numel() for p in trainable(model)),
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
+        "trainable_parameters": count, "parameters": every, "trainable_share": count / every, "trainable_bytes": own,
+        "frozen_bytes": sum(held_bytes(p) for p in model.parameters() if not p.requires_grad),
+        "optimizer_bytes": 2 * own, "trained_modules": list(kinds.values()),
+    }  # fmt: skip
+
+
+def report_line(report: dict[str, Any]) -> str:
+    """The report on what trains in one line."""
+    kinds = {entry["module"].rpartition(".")[2]: 0 for entry in report["trained_modules"]}
+    for entry in report["trained_modules"]:
+        kinds[entry["module"].rpartition(".")[2]] += entry["count"]
+    shown = [f"{name} ×{count}" for name, count in list(kinds.items())[:8]] + ["…"] * (len(kinds) > 8)
+    return (
+        f"{report['trainable_parameters']:,} of {report['parameters']:,} parameters train "
+        f"({report['trainable_share']:.2%}; {report['trainable_bytes'] / 2**20:,.1f} MiB, AdamW "
+        f"{report['optimizer_bytes'] / 2**20:,.1f} MiB): {', '.join(shown)}"
+    )
+
+
+def equal_ranks(model: torch.nn.Module, lora: Lora) -> dict[str, dict[str, int]]:
+    """The rank at which each variant has as many parameters as plain LoRA of rank `lora_r`, as nearly as ranks allow.
+
+    A matrix of `in` × `out` has r (in + out) parameters under LoRA and rsLoRA, and `out` magnitudes more under DoRA.
+    """
+    targets = resolve_targets(model, lora.lora_target_modules, lora.lora_exclude_modules)
+    chosen = [
+        widths for name, widths in linear_modules(model).items()
+        if any(name == target or name.endswith(f".{target}") for target in targets)
+    ]  # fmt: skip
+    a_rank, magnitudes = sum(wide + out for wide, out in chosen), sum(out for _, out in chosen)
+    dora = max(1, round(lora.lora_r - magnitudes / a_rank))
+    ranks = {"lora": (lora.lora_r, 0), "rslora": (lora.lora_r, 0), "dora": (dora, magnitudes)}
+    return {name: {"lora_r": rank, "parameters": rank * a_rank + more} for name, (rank, more) in ranks.items()}
+
+
+def _module_and_part(name: str) -> tuple[str, str]:
+    """`…q_proj.lora_A.default.weight` → (`…q_proj`, `lora_A`); `…norm.weight` → (`…norm`, `weight`)."""
+    for mark in (".lora_", ".modules_to_save."):
+        module, found, rest = name.partition(mark)
+        if found:
+            return module, f"lora_{rest.partition('.')[0]}" if mark == ".lora_" else rest.rpartition(".")[2]
+    module, _, part = name.rpartition(".")
+    return module, part

@@ -33,7 +33,10 @@ CONTRACTS: dict[str, tuple[str, ...]] = {
     "cpo": ("preference",),
     "orpo": ("preference",),
     "kto": ("preference", "kto"),
+    "reward": ("preference",),
 }
+# Columns beside the records that an algorithm reads; what is not admitted keeps these, too.
+BESIDE = ("margin",)
 # Splits that measure besides `test`: the test problems again, with their numbers in another order.
 _MEASURES = ("order_robustness",)
 _SHOWN = 10  # rows named in a refusal
@@ -79,6 +82,10 @@ class AdmittedSplit:
         """The canonical records in order, one dict each, without the other columns and without nulls at the top."""
         for row in _records(self.kind, self.table):
             yield {name: value for name, value in row.items() if value is not None}
+
+    def beside(self, name: str) -> list[Any] | None:
+        """A column that is no part of the records, in their order; None where the split has none of that name."""
+        return self.table.column(name).to_pylist() if name in self.table.column_names else None
 
 
 def load_split(ref: str, *, catalog: Catalog | None = None) -> AdmittedSplit:
@@ -146,7 +153,9 @@ def load_unadmitted(path: str | Path, *contracts: str) -> AdmittedSplit:
         raise BadInputError("the file has no rows", seen=str(path), next="check the path")
     ids = record_ids(contract, records)
     # By name: `Table.from_pylist` takes the columns of the first record for those of all.
-    table = pa.table({name: [record.get(name) for record in records] for name in FIELDS[contract]})
+    columns: dict[str, Any] = {name: [record.get(name) for record in records] for name in FIELDS[contract]}
+    columns |= {name: _column([row.get(name) for row in rows]) for name in BESIDE if any(name in row for row in rows)}
+    table = pa.table(columns)
     return AdmittedSplit(
         name=str(path), version=0, split="", contract=contract, manifest_id=None, verdict="unadmitted",
         table=table, record_ids=[row.tobytes().hex() for row in ids],
@@ -255,6 +264,14 @@ def _records(kind: str, table: pa.Table) -> Iterator[dict[str, Any]]:
     names = [name for name in FIELDS[kind] if name in table.column_names]
     for batch in table.select(names).to_batches(max_chunksize=1024):
         yield from batch.to_pylist()
+
+
+def _column(values: list[Any]) -> pa.Array:
+    """Values as they are, or as text where they differ in type, as an admission writes them."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else str(value) for value in values])
 
 
 def _json_rows(path: Path) -> list[dict[str, Any]]:

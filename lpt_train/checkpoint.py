@@ -17,24 +17,25 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from lpt_train.checkpoint_folders import STATE, put_in_place, recover
+from lpt_train.adapter_files import read_adapter, write_adapter
+from lpt_train.adapter_folder import PROVENANCE
+from lpt_train.adapter_folder import read_provenance as read_provenance
+from lpt_train.checkpoint_folders import STATE, name_of, put_in_place, recover
 from lpt_train.disk import WRITE_ERRORS, cannot_save
-from lpt_train.models import adapter_base
+from lpt_train.optimizers import restore
 from manifests.errors import BadInputError, LptError, RefusedError
 from manifests.files import fsync_file, fsync_folder
-
-PROVENANCE = "lpt.json"
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,9 @@ def save_checkpoint(
     tensors: Mapping[str, torch.Tensor] | None = None,
     tokenizer: PreTrainedTokenizerFast | None = None,
     keep_last: int = 2,
+    keep: Collection[str] = (),
 ) -> Path:
-    """Write `directory/step-NNNNNN` and return it; keeps the newest `keep_last`.
+    """Write `directory/step-NNNNNN` and return it; keeps the newest `keep_last`, and those named in `keep`.
 
     `provenance` is what `runs.Run.provenance` says; `extra` (JSON) and `tensors` are the algorithm's own state. Raises
     `LptError` when a trained weight is not finite and `BadInputError` when the disk is full or read-only.
@@ -73,7 +75,7 @@ def save_checkpoint(
                 "the weights are not finite and are not saved", seen=f"{name} at step {step}",
                 next="resume from the last checkpoint with a lower learning rate",
             )  # fmt: skip
-    final = directory / f"step-{step:06d}"
+    final = directory / name_of(step)
     temporary = directory / f".tmp-{final.name}-{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -100,7 +102,7 @@ def save_checkpoint(
             path.chmod((temporary / STATE).stat().st_mode)  # safetensors makes files that only their owner can read
             fsync_file(path)
         fsync_folder(temporary)
-        put_in_place(temporary, final, keep_last)
+        put_in_place(temporary, final, keep_last, keep)
     except WRITE_ERRORS as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise cannot_save(final, error) from error
@@ -115,13 +117,7 @@ def load_checkpoint(
     Raises `BadInputError` when a file is not as it was written, and `RefusedError` when the checkpoint is of another
     run, split or tokenizer than `provenance` says, or trains other tensors than `model`.
     """
-    state = read_state(path)
-    for name, digest in state["files"].items():
-        if not (path / name).is_file() or _sha256(path / name) != digest:
-            raise BadInputError(
-                "a checkpoint is damaged", seen=f"{path / name} is not as it was written",
-                next=f"remove the folder {path} to resume from the one before it",
-            )  # fmt: skip
+    state = verify_files(path)
     for name in ("run_id", "manifest", "split", "content_root", "tainted", "tokenizer"):
         if state["provenance"].get(name) != provenance.get(name):
             raise RefusedError(
@@ -157,27 +153,22 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
+def verify_files(path: Path) -> dict[str, Any]:
+    """The JSON half of a checkpoint whose files are as they were written; raises `BadInputError` when one is not."""
+    state = read_state(path)
+    for name, digest in state["files"].items():
+        if not (path / name).is_file() or _sha256(path / name) != digest:
+            raise BadInputError(
+                "a checkpoint is damaged", seen=f"{path / name} is not as it was written",
+                next=f"remove the folder {path} to resume from the one before it",
+            )  # fmt: skip
+    return state
+
+
 def checkpoint_sha256(path: Path) -> str:
     """One digest for a whole checkpoint: sha256 over its sorted list of file names and digests."""
     lines = [f"{digest}  {name}\n" for name, digest in sorted(read_state(path)["files"].items())]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def read_provenance(model: str | Path) -> dict[str, Any] | None:
-    """The `lpt.json` beside the weights of a folder, if it is one of ours; an adapter without one is made of its base.
-
-    Raises `BadInputError` when the file cannot be read: a mark that is there must not be lost.
-    """
-    path = Path(model) / PROVENANCE
-    if not path.is_file():
-        base = adapter_base(str(model))
-        return read_provenance(base) if base is not None else None
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise BadInputError(
-            "what a model was made from cannot be read", seen=f"{path}: {error}", next="copy the model's folder again"
-        ) from error
 
 
 def _state_sha256(state: Mapping[str, Any]) -> str:
@@ -188,23 +179,18 @@ def _state_sha256(state: Mapping[str, Any]) -> str:
 
 def _write_model(model: torch.nn.Module, folder: Path) -> None:
     if isinstance(model, PeftModel):
-        # The adapter alone; without `save_embedding_layers` peft asks the hub whether the vocabulary was changed.
-        model.save_pretrained(str(folder), save_embedding_layers=False)
-        (folder / "README.md").unlink(missing_ok=True)  # an empty model card; lpt.json says where this comes from
+        write_adapter(model, folder)
     else:
         cast(PreTrainedModel, model).save_pretrained(folder)
 
 
 def _read_model(model: torch.nn.Module, folder: Path) -> None:
     if isinstance(model, PeftModel):
-        set_peft_model_state_dict(model, load_file(folder / "adapter_model.safetensors"))
-        saved = get_peft_model_state_dict(model, save_embedding_layers=False)
-        if set(saved) != set(load_file(folder / "adapter_model.safetensors")):
-            raise RefusedError("the adapter of the checkpoint has other tensors", seen=str(folder))
+        read_adapter(model, folder)
         return
     # Through the library's own reader: some architectures store their weights under other names than their modules.
     dtype = next(model.parameters()).dtype
-    saved_model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)
+    saved_model = type(cast(PreTrainedModel, model)).from_pretrained(folder, dtype=dtype, use_safetensors=True)
     model.load_state_dict(saved_model.state_dict())
 
 
@@ -212,13 +198,23 @@ def _split_optimizer(optimizer: torch.optim.Optimizer | None) -> tuple[dict[str,
     if optimizer is None:
         return {}, {"groups": [], "numbers": {}}
     state = optimizer.state_dict()
-    tensors, numbers = {}, {}
+    tensors: dict[str, torch.Tensor] = {}
+    numbers: dict[str, Any] = {}
+    seen: set[int] = set()
+
+    def take(name: str, value: Any) -> None:
+        if isinstance(value, Mapping):  # bitsandbytes keeps its tensors one level deeper
+            for key, inner in value.items():
+                take(f"{name}.{key}", inner)
+        elif isinstance(value, torch.Tensor):
+            plain = value.detach().cpu().contiguous()
+            tensors[name] = plain.clone() if plain.data_ptr() in seen else plain  # bitsandbytes shares its code books
+            seen.add(plain.data_ptr())
+        else:
+            numbers[name] = value
+
     for index, values in state["state"].items():
-        for key, value in values.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"{index}.{key}"] = value.detach().cpu().contiguous()
-            else:
-                numbers[f"{index}.{key}"] = value
+        take(str(index), values)
     return tensors, {"groups": state["param_groups"], "numbers": numbers}
 
 
@@ -227,12 +223,15 @@ def _join_optimizer(
 ) -> None:
     state: dict[int, dict[str, Any]] = {}
     for name, value in [*tensors.items(), *saved["numbers"].items()]:
-        index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = value
+        index, *path, key = name.split(".")
+        inside = state.setdefault(int(index), {})
+        for part in path:
+            inside = inside.setdefault(part, {})
+        inside[key] = value
     groups = [
         {key: tuple(value) if key == "betas" else value for key, value in group.items()} for group in saved["groups"]
     ]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    restore(optimizer, {"state": state, "param_groups": groups})
 
 
 def _random_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from manifests.files import fsync_folder
@@ -17,6 +18,16 @@ from manifests.files import fsync_folder
 STATE = "state.json"  # written last: a folder that has it is complete
 _OLD = ".old-"
 _NAME = re.compile(r"(?:\.old-)?step-([0-9]+)")
+
+
+def name_of(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"step-{step:06d}"
+
+
+def step_of(path: Path) -> int:
+    """The step of a checkpoint by its name."""
+    return int(path.name.rpartition("-")[2])
 
 
 def checkpoints(directory: Path) -> list[Path]:
@@ -48,8 +59,8 @@ def recover(directory: Path) -> None:
     _sweep(directory)
 
 
-def put_in_place(temporary: Path, final: Path, keep_last: int) -> None:
-    """Give a written folder its name, on disk, and then remove all but it and the newest of the others.
+def put_in_place(temporary: Path, final: Path, keep_last: int, keep: Collection[str] = ()) -> None:
+    """Give a written folder its name, on disk, and then remove all but it, the newest and those named in `keep`.
 
     At no moment is there less than there was: one that is replaced stays usable under another name meanwhile.
     """
@@ -63,8 +74,17 @@ def put_in_place(temporary: Path, final: Path, keep_last: int) -> None:
     _set_aside(directory / f"{_OLD}{final.name}")
     others = [path for path in checkpoints(directory) if path != final]
     for old in others[: max(0, len(others) + 1 - keep_last)]:
-        _set_aside(old)
+        if old.name not in keep:
+            _set_aside(old)
     _sweep(directory)
+
+
+def forget_after(final: Path) -> None:
+    """Remove the checkpoints of later steps than a checkpoint's: they come again."""
+    found = checkpoints(final.parent)
+    for later in found[found.index(final) + 1 :]:
+        _set_aside(later)
+    _sweep(final.parent)
 
 
 def _set_aside(path: Path) -> None:

@@ -17,27 +17,46 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
+from lpt_train.config_checks import at_least, one_of
+from lpt_train.config_guard import GuardOptions
+from lpt_train.config_lora import Lora
 from manifests.errors import UsageError
 
 Config = TypeVar("Config")
 
-SCHEDULES = ("constant", "linear", "cosine")
+SCHEDULES = ("constant", "linear", "cosine", "cosine_with_min_lr", "warmup_stable_decay")
+DECAYS = ("cosine", "linear", "1-sqrt")
+REPORTS = ("tensorboard", "wandb", "trackio")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 MIX_SCHEDULES = ("auto", "follow", "ignore")
 EXECUTIONS = ("auto", "graph", "compiled", "eager", "rows")
 TRUNCATIONS = ("drop", "keep_start")
+OPTIMIZERS = (
+    "adamw_torch",
+    "adamw_torch_offload",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
+    "sgd",
+)
 _LARGEST_SEED = 2**63 - 1  # what torch takes
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW and its schedule."""
+    """The optimizer and its schedule."""
 
+    optim: str = "adamw_torch"  # adamw_torch | adamw_torch_offload | adamw_8bit | paged_adamw_8bit | … | sgd
     learning_rate: float = 1e-4  # peak, reached after the warm-up
-    lr_scheduler_type: str = "linear"  # constant | linear | cosine; the last two end at 0
+    lr_scheduler_type: str = "linear"  # constant | linear | cosine | cosine_with_min_lr | warmup_stable_decay
     warmup_steps: int = 0  # optimizer steps
+    warmup_ratio: float = 0.0  # share of the run's steps; used when warmup_steps is 0
+    num_decay_steps: int = 0  # of warmup_stable_decay: optimizer steps at the end of the run
+    decay_ratio: float = 0.1  # of warmup_stable_decay: share of the run's steps; used when num_decay_steps is 0
+    decay_type: str = "cosine"  # of warmup_stable_decay: cosine | linear | 1-sqrt
+    min_lr_rate: float = 0.0  # share of the peak at the end of cosine_with_min_lr and warmup_stable_decay; others: 0
     weight_decay: float = 0.0  # on matrices only, never on biases and norms
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
@@ -45,9 +64,20 @@ class Optim:
     max_grad_norm: float = 1.0  # global norm; 0 turns clipping off
 
     def __post_init__(self) -> None:
+        one_of("optim", self.optim, OPTIMIZERS)
         one_of("lr_scheduler_type", self.lr_scheduler_type, SCHEDULES)
         at_least("learning_rate", self.learning_rate, 0)
-        at_least("warmup_steps", self.warmup_steps, 0)
+        one_of("decay_type", self.decay_type, DECAYS)
+        for name in ("warmup_steps", "num_decay_steps"):
+            at_least(name, getattr(self, name), 0)
+        for name in ("warmup_ratio", "decay_ratio", "min_lr_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} is a share", seen=getattr(self, name), next=f"give {name} in [0, 1]")
+        if self.min_lr_rate and self.lr_scheduler_type not in SCHEDULES[3:]:
+            raise UsageError(
+                f"the {self.lr_scheduler_type} schedule has no rate to end at", seen=f"min_lr_rate={self.min_lr_rate}",
+                next="set lr_scheduler_type=cosine_with_min_lr or warmup_stable_decay, or leave min_lr_rate away",
+            )  # fmt: skip
         at_least("max_grad_norm", self.max_grad_norm, 0)
         at_least("weight_decay", self.weight_decay, 0)
         at_least("adam_epsilon", self.adam_epsilon, 0)
@@ -60,28 +90,8 @@ class Optim:
 
 
 @dataclass(frozen=True)
-class Lora:
-    """LoRA by peft; `use_peft=False` trains every parameter."""
-
-    use_peft: bool = True
-    lora_r: int = 16  # rank
-    lora_alpha: int = 32  # scale = alpha / r
-    lora_dropout: float = 0.0  # probability, on the input of A
-    lora_target_modules: str = "all-linear"  # or names separated by commas
-    use_rslora: bool = False  # scale = alpha / sqrt(r)
-    use_dora: bool = False
-
-    def __post_init__(self) -> None:
-        at_least("lora_r", self.lora_r, 1)
-        if not 0 <= self.lora_dropout < 1:
-            raise UsageError(
-                "lora_dropout is a probability", seen=self.lora_dropout, next="give a value in [0, 1), such as 0.05"
-            )
-
-
-@dataclass(frozen=True)
 class RunOptions:
-    """What every algorithm's run has: length, seed, cadence, place."""
+    """What every algorithm's run has: length, seed, cadence, place, and who watches."""
 
     max_steps: int = -1  # optimizer steps; -1 derives them from num_train_epochs
     num_train_epochs: float = 1.0  # used when max_steps is -1
@@ -90,12 +100,32 @@ class RunOptions:
     save_steps: int = 0  # a checkpoint every so many steps; 0: only at the end
     save_total_limit: int = 2  # checkpoints kept, newest first
     eval_steps: int = 0  # evaluation every so many steps; 0: at the end, when there is an evaluation split
+    early_stopping_patience: int = 0  # evaluations without a better one after which the run ends; 0: never
+    early_stopping_threshold: float = 0.0  # in units of the metric; what is better by no more than this is not better
+    metric_for_best_model: str = ""  # lower is better if it ends with loss; empty: eval_loss, grpo: eval_accuracy
+    report_to: str = "none"  # none, or names separated by commas: tensorboard, wandb, trackio
     device: str = "auto"  # auto | cpu | cuda
     dtype: str = "auto"  # of the forward pass; auto: float32 on CPU, bfloat16 on CUDA
+    memory: str = "auto"  # auto: the options set to auto, and the offloaded optimizer, as a step needs them to fit; off
+    max_memory_gb: float = 0.0  # 10^9 bytes that a step may take; 0: what is free on the GPU
+    gradient_checkpointing: bool | str = "auto"  # true: layers keep their input alone and are computed again; false
+    gradient_checkpointing_every: int = 1  # with gradient_checkpointing=true: every k-th layer
+    activation_offloading: bool | str = "auto"  # true: what layers keep waits in host memory; false
+    guard: GuardOptions = field(default_factory=GuardOptions)
 
     def __post_init__(self) -> None:
+        at_least("early_stopping_patience", self.early_stopping_patience, 0)
+        at_least("early_stopping_threshold", self.early_stopping_threshold, 0)
+        for name in self.reports:
+            one_of("report_to", name, REPORTS)
         one_of("device", self.device, DEVICES)
         one_of("dtype", self.dtype, DTYPES)
+        one_of("memory", self.memory, ("auto", "off"))
+        at_least("max_memory_gb", self.max_memory_gb, 0)
+        at_least("gradient_checkpointing_every", self.gradient_checkpointing_every, 1)
+        for name in ("gradient_checkpointing", "activation_offloading"):
+            if isinstance(value := getattr(self, name), str):
+                one_of(name, value, ("auto",))
         at_least("logging_steps", self.logging_steps, 1)
         at_least("save_steps", self.save_steps, 0)
         at_least("save_total_limit", self.save_total_limit, 1)
@@ -108,6 +138,12 @@ class RunOptions:
                 "a run needs a length", seen={"max_steps": self.max_steps, "num_train_epochs": self.num_train_epochs},
                 next="give max_steps >= 1, or max_steps=-1 with num_train_epochs > 0",
             )  # fmt: skip
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """The names of `report_to`."""
+        names = tuple(dict.fromkeys(name.strip() for name in self.report_to.split(",")))
+        return () if names == ("none",) else names
 
 
 @dataclass(frozen=True)
@@ -140,21 +176,6 @@ class SFTConfig:
         ):
             at_least(name, getattr(self, name), 1)
         at_least("max_length", self.max_length, 2)
-
-
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise `UsageError` unless `value` is one of `choices`."""
-    if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
-        raise UsageError(f"{name} has no choice of that name", seen=value, next=f"one of {', '.join(close or choices)}")
-
-
-def at_least(name: str, value: float, low: float) -> None:
-    """Raise `UsageError` unless `value >= low` and is finite (NaN fails)."""
-    if math.isinf(value):
-        raise UsageError(f"{name} is no finite number", seen=value, next=f"give {name} >= {low}")
-    if not value >= low:
-        raise UsageError(f"{name} is too small", seen=value, next=f"give {name} >= {low}")
 
 
 def option_names(config_type: type) -> dict[str, str]:
@@ -196,16 +217,15 @@ def to_mapping(config: Any) -> dict[str, Any]:
     }
 
 
-def described(config_type: type) -> list[tuple[str, str, str]]:
+def described(config_type: type, default: Any = None) -> list[tuple[str, str, str]]:
     """Every option as (name, default, its unit and meaning): the comment that stands beside it in the source."""
     rows: list[tuple[str, str, str]] = []
-    default = config_type()
+    default = config_type() if default is None else default  # a block of a config may start elsewhere than its type
     comments = dict(_COMMENT.findall(inspect.getsource(config_type)))
     for item in fields(config_type):
         value = getattr(default, item.name)
         if is_dataclass(value):
-            inner = {name: str(getattr(value, name)) for name in option_names(type(value))}
-            rows += [(name, inner[name], meaning) for name, _, meaning in described(type(value))]
+            rows += described(type(value), value)
         else:
             rows.append((item.name, str(value), comments.get(item.name, "")))
     return rows

@@ -19,6 +19,7 @@ class KTOConfig:
     truncation: str = "drop"  # drop: rows that are longer are dropped and counted; keep_start: cut at the end
     per_device_train_batch_size: int = 8  # completions a micro-batch
     gradient_accumulation_steps: int = 1  # micro-batches an optimizer step
+    per_device_eval_batch_size: int = 8  # completions
     logits_chunk: int = 1024  # token positions whose logits exist at the same time
     execution: str = "auto"  # auto | graph | compiled | eager | rows: how a micro-batch runs; auto: the fastest
     optim: Optim = field(default_factory=lambda: Optim(learning_rate=1e-5))
@@ -28,7 +29,9 @@ class KTOConfig:
     def __post_init__(self) -> None:
         one_of("truncation", self.truncation, ("drop", "keep_start"))
         one_of("execution", self.execution, EXECUTIONS)
-        for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "logits_chunk"):
+        for name in (
+            "per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "logits_chunk",
+        ):  # fmt: skip
             at_least(name, getattr(self, name), 1)
         at_least("max_length", self.max_length, 2)
         at_least("beta", self.beta, 1e-9)

@@ -20,7 +20,7 @@ from typing import Any
 from lpt_train.admitted import AdmittedSplit
 from lpt_train.config import SFTConfig
 from lpt_train.packing import Row, epoch_order, units_at
-from lpt_train.schedule import multiplier
+from lpt_train.schedule import schedule_of
 from manifests.bins import best_fit_decreasing
 from manifests.errors import RefusedError
 from manifests.rates import rate
@@ -41,18 +41,29 @@ def data_order(split: AdmittedSplit, rows: list[Row], config: SFTConfig) -> Shuf
             next="admit what `lpt data mix` wrote with a `schedule:`, or leave mix_schedule at auto",
         )  # fmt: skip
     if schedule is None or config.mix_schedule == "ignore":
-        return _shuffled(rows, config)
+        return shuffled(_units(rows, config), config)
     return _scheduled(split, schedule, rows, config)
+
+
+def shuffled(units: Sequence[Any], config: Any) -> Shuffled:
+    """Epochs over `units`, as many as the options say."""
+    per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    total = math.ceil(len(units) * config.run.num_train_epochs)
+    if config.run.max_steps > 0:
+        total = config.run.max_steps * per_step
+    order = Shuffled(units, per_step, total, config)
+    order.multiplier(0)  # a schedule that is longer than the run is refused before anything is loaded
+    return order
 
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Epochs, each in an order of its own."""
+    """Epochs, each in an order of its own; `units` are what the loop calls one: packed rows, or numbers of pairs."""
 
-    units: Sequence[Unit]
+    units: Sequence[Any]
     per_step: int  # units of a full step
     total_units: int  # of the whole run
-    config: SFTConfig
+    config: Any  # with the blocks `optim` and `run`
 
     @property
     def steps(self) -> int:
@@ -63,7 +74,11 @@ class Shuffled:
         """Units read before a step."""
         return min(step * self.per_step, self.total_units)
 
-    def lines(self, step: int) -> list[Unit]:
+    def cursor(self, step: int) -> dict[str, int]:
+        """What a checkpoint says about the place before a step."""
+        return {"place": self.place(step), "units": len(self.units)}
+
+    def lines(self, step: int) -> list[Any]:
         """What a step reads, line after line."""
         first = self.place(step)
         taken = units_at(
@@ -73,8 +88,7 @@ class Shuffled:
 
     def multiplier(self, step: int) -> float:
         """What the peak learning rate is multiplied by in a step."""
-        opt = self.config.optim
-        return multiplier(step, total_steps=self.steps, warmup_steps=opt.warmup_steps, kind=opt.lr_scheduler_type)
+        return schedule_of(self.config.optim, self.steps)(step)
 
     def epoch(self, step: int) -> float:
         """Epochs read before a step."""
@@ -121,17 +135,19 @@ class Scheduled:
         """Rows of the split read before a step."""
         return min(step * self.per_step, self.rows)
 
+    def cursor(self, step: int) -> dict[str, int]:
+        """What a checkpoint says about the place before a step."""
+        return {"place": self.place(step), "units": len(self.units)}
+
     def lines(self, step: int) -> list[Unit]:
         """What a step reads, line after line."""
         return list(self.by_step[step])
 
     def multiplier(self, step: int) -> float:
         """What the peak learning rate is multiplied by: the mixture's own schedule where it has one, else the run's."""
-        told, opt = self.schedule["learning_rate"], self.config.optim
+        told = self.schedule["learning_rate"]
         if told == _FLAT:
-            return multiplier(
-                step, total_steps=len(self.by_step), warmup_steps=opt.warmup_steps, kind=opt.lr_scheduler_type
-            )
+            return schedule_of(self.config.optim, len(self.by_step))(step)
         return rate(told["type"], step / len(self.by_step), told["warmup"], told["decay"])
 
     def epoch(self, step: int) -> float:
@@ -157,15 +173,6 @@ class Scheduled:
         told = self.schedule["learning_rate"]
         what = "" if told == _FLAT else f" and the learning rate its {told['type']} schedule, not lr_scheduler_type"
         return [f"the rows of each step are those of the mixture {self.schedule['plan_hash'][:16]}…{what}"]
-
-
-def _shuffled(rows: list[Row], config: SFTConfig) -> Shuffled:
-    units = _units(rows, config)
-    per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    total = math.ceil(len(units) * config.run.num_train_epochs)
-    if config.run.max_steps > 0:
-        total = config.run.max_steps * per_step
-    return Shuffled(units, per_step, total, config)
 
 
 def _scheduled(split: AdmittedSplit, schedule: Mapping[str, Any], rows: list[Row], config: SFTConfig) -> Scheduled:

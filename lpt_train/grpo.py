@@ -8,40 +8,43 @@ completions that were cut leave the loss altogether: its numerator and its denom
 left is no update; it is counted. Checkpoints lie between generations, so none holds half-used rollouts and N + N
 steps are 2 N steps, bit for bit.
 
-Left out: refilling a batch whose groups say nothing (DAPO's dynamic sampling), several processes, guards against
-loss spikes other than values that are not finite.
+Left out: refilling a batch whose groups say nothing (DAPO's dynamic sampling), several processes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.advantages import GroupAdvantages, group_advantages
-from lpt_train.checkpoint import save_checkpoint
-from lpt_train.config import to_mapping
+from lpt_train.checkpoint import Restored
 from lpt_train.config_grpo import GRPOConfig
 from lpt_train.evaluate import accuracy
 from lpt_train.heads import TokenLogprobs, check_head, token_logprobs
 from lpt_train.losses.policy import StepCounts, policy_loss
+from lpt_train.memory import Fitted, fit_model, workload
 from lpt_train.models import Placement, check_vocabulary, load_model, load_tokenizer, model_digest, placement, resolve
+from lpt_train.observers import Observer
+from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import units_at
+from lpt_train.plan.workloads import of_sampling
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.rewards import FROM_RECORD, parse_rewards, verifiers_for
 from lpt_train.rewards.pool import RewardPool, Score
 from lpt_train.rollouts import RolloutLog, completion_texts, rollout_metrics
-from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
+from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.sampler.generate import Completion, Sampling, sample
-from lpt_train.schedule import multiplier
-from lpt_train.steps import clipped
+from lpt_train.schedule import schedule_of
 from lpt_train.tasks import Task, probes, read_tasks
+from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 from manifests.errors import LptError, UsageError
 from manifests.files import make_folder
@@ -61,12 +64,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Policy:
-    """The model that learns, what moves it, and what it is held against (None without a KL term)."""
+    """The model that learns, what moves it, what it is held against (None without a KL term), and what it takes."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     reference: torch.nn.Module | None
     place: Placement
+    memory: Fitted
 
 
 def train(
@@ -78,6 +82,7 @@ def train(
     progress: Progress | None = None,
     eval_split: AdmittedSplit | None = None,
     resume: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> RunResult:
     """Train `config.model` on an admitted split and return the run; everything it makes is under `out`.
 
@@ -94,12 +99,13 @@ def train(
     tasks, dropped = read_tasks(split, renderer, config.max_prompt_length)
     held_out, unread = read_held_out(eval_split, renderer, config)
     total = total_steps(config, len(tasks))
+    rates = schedule_of(config.optim, total)
     terms = parse_rewards(config.reward)
     if any(term.name == FROM_RECORD for term in terms):
         verifiers_for({task.verifier for task in [*tasks, *held_out]})
 
     seed_everything(options.seed)  # before the adapter draws its first values
-    policy = make_policy(config, source, place)
+    policy = make_policy(config, source, place, out if resume else None)
     check_vocabulary(policy.model, renderer.tokenizer)
     generator = torch.Generator(place.device).manual_seed(options.seed)
     sampling = Sampling(config.max_completion_length, config.temperature, batch_size=config.rollout_batch_size)
@@ -116,15 +122,29 @@ def train(
             catalog=catalog, resume=resume,
         )  # fmt: skip
         run.notes += split_notes(split, eval_split) + unread
-        done, skipped = take_up(run, policy, proof, generator) if resume else (0, 0)
-        rollouts = RolloutLog(out / "rollouts.jsonl", resumed_at=done)
+        skipped, blind, rollouts = 0, 0, RolloutLog(out / "rollouts.jsonl")
         run.rollouts = rollouts.path
-        speed, blind = Speed(done, total), 0
+
+        def back(checkpoint: Restored) -> None:
+            nonlocal skipped
+            skipped = checkpoint.extra["skipped_steps"]
+            generator.set_state(checkpoint.tensors["sampler"])
+            rollouts.begin(checkpoint.step)
+
+        updates = Updates(
+            run, policy.model, policy.optimizer, proof, config, total, multiplier=rates,
+            cursor=lambda done: {"place": prompts_before(done, config), "units": len(tasks)},
+            tokenizer=renderer.tokenizer, zero_grad=policy.optimizer.zero_grad, progress=progress,
+            evaluate=partial(held_out_accuracy, policy, held_out, renderer, pool, config) if held_out else None,
+            more=lambda: {"extra": {"skipped_steps": skipped}, "tensors": {"sampler": generator.get_state()}},
+            back=back, observers=observers, together=config.steps_of_generation,
+        )  # fmt: skip
+        run.memory = policy.memory
+        if not resume or updates.take_up() is None:
+            rollouts.begin(0)
         with run.guarded(proof) as stop:
-            if held_out and done == 0:
-                run.log(0, held_out_accuracy(policy, held_out, renderer, pool, config))
-            while done < total and not stop:
-                first = done // config.steps_of_generation * config.prompts_per_generation
+            for start in updates.steps(stop):
+                first = prompts_before(start, config)
                 chosen = units_at(first, config.prompts_per_generation, units=len(tasks), seed=options.seed)
                 tasks_P = [tasks[i] for i in chosen]
 
@@ -137,58 +157,44 @@ def train(
                 scores_P_G = score(pool, tasks_P, texts_P_G)
                 rewards_P_G = reward_tensor(scores_P_G)
                 advantages = group_advantages(rewards_P_G, scale_rewards=config.scale_rewards)
-                rollouts.write(done, tasks_P, groups_P_G, texts_P_G, scores_P_G, advantages)
+                rollouts.write(start, tasks_P, groups_P_G, texts_P_G, scores_P_G, advantages)
                 sampled = rollout_metrics(groups_P_G, rewards_P_G, advantages)
                 blind = 0 if sampled["unscorable"] < 1 else blind + 1
-                complain(run, sampled, pool, blind=blind, first=done == 0)
+                complain(run, sampled, pool, blind=blind, first=start == 0)
+                record_ids = [task.record_id for task in tasks_P]
+                if not updates.rolled_out(start, sampled, record_ids):
+                    continue
 
                 # The optimizer steps of this generation, each on those of its completions that say something.
                 tokens = sum(len(c.ids) for group in groups_P_G for c in group)
-                for turn, rows in enumerate(steps_of(config, [t.prompt_ids for t in tasks_P], groups_P_G, advantages)):
-                    rate = set_rate(policy.optimizer, config, done, total)
+                prompts_P = [task.prompt_ids for task in tasks_P]
+                for turn, rows in enumerate(steps_of(config, prompts_P, groups_P_G, advantages)):
+                    step = start + turn
                     updated = update(policy, rows, config) if rows else {}
-                    if rows:
-                        run.require_finite(done + 1, loss=updated["loss"], grad_norm=updated["grad_norm"])
-                        policy.optimizer.step()
-                        proof.observe(updated["grad_norm"])
-                    policy.optimizer.zero_grad(set_to_none=True)
+                    moved = (
+                        updates.apply(step, updated["loss"], record_ids) if rows
+                        else {"learning_rate": updates.rate(step)}
+                    )  # fmt: skip
                     skipped += not rows
                     if turn > 0:
                         updated.pop("mismatch", None)  # the policy has moved since it sampled
-                    done += 1
-                    metrics = {
-                        **sampled, **updated, "learning_rate": rate, "skipped_steps": skipped,
-                        **speed.step(done, tokens if turn == 0 else 0),
-                    }  # fmt: skip
-                    between = done % config.steps_of_generation == 0
-                    last = between and (done == total or bool(stop))
-                    if held_out and between and (last or due(options.eval_steps, done, config)):
-                        metrics |= held_out_accuracy(policy, held_out, renderer, pool, config)
-                    if last or done == 1 or "eval_accuracy" in metrics or done % options.logging_steps == 0:
-                        run.log(done, metrics)
-                    if progress is not None:
-                        progress(done, total, metrics)
-                if done == total or stop or due(options.save_steps, done, config):
-                    save_checkpoint(
-                        run.checkpoints, step=done, model=policy.model, optimizer=policy.optimizer,
-                        cursor={"place": first + len(tasks_P), "units": len(tasks)}, provenance=run.provenance,
-                        config=to_mapping(config), extra={"proof": proof.state(), "skipped_steps": skipped},
-                        tensors={"sampler": generator.get_state()}, tokenizer=renderer.tokenizer,
-                        keep_last=options.save_total_limit,
-                    )  # fmt: skip
-    failures = [f"stopped by {stop.signal}"] if done < total else []
-    return run.finish(
-        "done" if done >= total else "stopped", steps=done, proof=proof.finish(),
-        tokens_per_second=speed.tokens_per_second,
-        failures=failures + [f"reward: {reason}: {text}" for reason, text in pool.examples.items()],
+                    metrics = {**sampled, **updated, **moved, "skipped_steps": skipped}
+                    updates.end(step, metrics, tokens=tokens if turn == 0 else 0)
+    return updates.finish(
+        failures=[f"reward: {reason}: {text}" for reason, text in pool.examples.items()],
         extra={
             "data": {"tasks": len(tasks), "dropped": dropped}, "skipped_steps": skipped,
             "rewards": {
                 "terms": config.reward or FROM_RECORD, "unscorable": dict(pool.failures), "network": pool.network,
             },
-            "rollouts_path": str(rollouts.path), **parameter_report(policy.model),
+            "rollouts_path": str(rollouts.path),
         },
     )  # fmt: skip
+
+
+def prompts_before(step: int, config: GRPOConfig) -> int:
+    """How many prompts the generations before a step have read."""
+    return step // config.steps_of_generation * config.prompts_per_generation
 
 
 def read_held_out(split: AdmittedSplit | None, renderer: Renderer, config: GRPOConfig) -> tuple[list[Task], list[str]]:
@@ -216,24 +222,22 @@ def total_steps(config: GRPOConfig, tasks: int) -> int:
     return config.run.max_steps
 
 
-def make_policy(config: GRPOConfig, source: str, place: Placement) -> Policy:
-    """Model, optimizer and, with a KL term, the reference: the start model, beside an adapter the base without it."""
+def make_policy(config: GRPOConfig, source: str, place: Placement, out: Path | None = None) -> Policy:
+    """Model, optimizer and, with a KL term, the reference: the start model, unless it is the adapter switched off."""
     model = load_for_training(source, config.lora, place)
     check_head(model)
     reference = None
-    if config.beta > 0 and not config.lora.use_peft:
+    off_is_start = config.lora.use_peft and not config.lora.changes_base
+    if config.beta > 0 and not off_is_start:
         reference = load_model(source, dtype=place.dtype, device=place.device).requires_grad_(False)
-    return Policy(model, adamw(model, config.optim), reference, place)
-
-
-def take_up(run: Run, policy: Policy, proof: Proof, generator: torch.Generator) -> tuple[int, int]:
-    """Go on from the newest checkpoint of the run: steps done, and how many of them were no update."""
-    back = run.take_up(policy.model, policy.optimizer)
-    if back is None:
-        return 0, 0
-    proof.restore(back.extra["proof"])
-    generator.set_state(back.tensors["sampler"])
-    return back.step, back.extra["skipped_steps"]
+    a_row = config.max_prompt_length + config.max_completion_length
+    work = workload(
+        model, place, config, tokens=config.per_device_train_batch_size * a_row, compiled=False, kept_gradients=False
+    )
+    work = replace(of_sampling(config, work, a_row), frozen_copies=int(reference is not None))
+    memory = fit_model(model, place, config, work, out, unchanged=("chunk",))
+    optimizer = make_optimizer(model, config.optim, offload=memory.offload_optimizer)
+    return Policy(model, optimizer, reference, place, memory)
 
 
 def score(pool: RewardPool, tasks_P: Sequence[Task], texts_P_G: Sequence[Sequence[str]]) -> list[list[Score]]:
@@ -267,19 +271,8 @@ def steps_of(
             yield [row for row in rows[start : start + config.step_size] if row is not None]
 
 
-def set_rate(optimizer: torch.optim.Optimizer, config: GRPOConfig, step: int, total: int) -> float:
-    """Set and return the learning rate of `step`, counted from 0."""
-    optim = config.optim
-    rate = optim.learning_rate * multiplier(
-        step, total_steps=total, warmup_steps=optim.warmup_steps, kind=optim.lr_scheduler_type
-    )
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    return rate
-
-
 def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str, float]:
-    """Gradients of one optimizer step, clipped, and its metrics (means over the step's counted tokens).
+    """Gradients of one optimizer step and its metrics (means over the step's counted tokens).
 
     When a generation is used once, the sampling policy is the policy itself, the ratio is 1 with its gradient;
     otherwise the ratio is taken to the log-probs recorded at sampling. `mismatch` is mean |log-prob here - log-prob
@@ -292,7 +285,8 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str,
     ordered = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.completion.ids))
     for start in range(0, len(ordered), config.per_device_train_batch_size):
         batch = collate(ordered[start : start + config.per_device_train_batch_size], policy.place.device)
-        found = logprobs(policy.model, batch, config, policy.place)
+        with policy.memory.activations(policy.model):
+            found = logprobs(policy.model, batch, config, policy.place)
         loss = policy_loss(
             found.logp_B_T, batch.sampled_logp_B_T if config.steps_of_generation > 1 else None, batch.advantages_B,
             batch.mask_B_T, counts, epsilon=config.epsilon, epsilon_high=config.epsilon_high,
@@ -305,7 +299,6 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str,
         sums["loss"] += float(loss.loss.detach())
         for name, value in zip(names[1:], shares, strict=True):
             sums[name] += float(value.detach()) / counts.tokens
-    sums["grad_norm"] = clipped(trainable(policy.model), config.optim.max_grad_norm)
     if config.beta == 0:
         del sums["kl"]
     return sums
@@ -357,11 +350,6 @@ def reference_logp(policy: Policy, batch: MicroBatch, config: GRPOConfig) -> tor
         found = logprobs(policy.model, batch, config, policy.place)
     policy.model.train(was_training)
     return found.logp_B_T
-
-
-def due(every: int, done: int, config: GRPOConfig) -> bool:
-    """Whether the generation that ends at step `done` holds a step that is a multiple of `every` (0: never)."""
-    return every > 0 and done // every > (done - config.steps_of_generation) // every
 
 
 def held_out_accuracy(

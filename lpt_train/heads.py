@@ -96,10 +96,11 @@ def head_logprobs(
         return logp, normaliser - (torch.exp(logits - normaliser[:, None]) * logits).sum(-1)
 
     parts = []
+    again = draws(head)  # projected once more in the backward pass, an adapter of the head must drop the same inputs
     for start in range(0, len(targets_N), chunk):
         piece = hidden_N_H[start : start + chunk], targets_N[start : start + chunk]
         if torch.is_grad_enabled():
-            parts.append(checkpoint(project, *piece, use_reentrant=False, preserve_rng_state=False))
+            parts.append(checkpoint(project, *piece, use_reentrant=False, preserve_rng_state=again))
         else:
             parts.append(project(*piece))
     if not parts:
@@ -188,15 +189,21 @@ def causal_model(model: torch.nn.Module) -> Any:
 
 
 def decoder(model: torch.nn.Module) -> torch.nn.Module:
-    """The part of `model` that ends in hidden states, without the vocabulary projection."""
+    """The part of `model` that ends in hidden states, without the projection on the vocabulary or on a reward."""
     causal = causal_model(model)
     body = getattr(causal, causal.base_model_prefix, None)
-    if body is None or body is causal or causal.get_output_embeddings() is None:
+    head = causal.get_output_embeddings() or getattr(causal, "score", None)
+    if body is None or body is causal or head is None:
         raise RefusedError(
-            "this architecture has no separate decoder and vocabulary head", seen=type(causal).__name__,
+            "this architecture has no separate decoder and head", seen=type(causal).__name__,
             next="use a causal language model of transformers",
         )  # fmt: skip
     return body
+
+
+def draws(model: torch.nn.Module) -> bool:
+    """Whether a forward pass in training mode draws random numbers: dropout."""
+    return any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
 
 
 @torch.no_grad()

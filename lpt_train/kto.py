@@ -6,8 +6,8 @@ the estimate is taken from, are computed once before the first update.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
-from lpt_train.admitted import AdmittedSplit, check_tokenizer, check_trains, split_notes
-from lpt_train.checkpoint import save_checkpoint
-from lpt_train.config import to_mapping
+from lpt_train.adapters import load_for_training
+from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config_kto import KTOConfig
+from lpt_train.data_order import shuffled
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.kto import kl_estimate, kto
+from lpt_train.memory import fit
 from lpt_train.micro_batch import Extras, MicroBatch, row_sums
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
-from lpt_train.packing import Row, epoch_order, units_at
+from lpt_train.observers import Observer
+from lpt_train.optimizers import make_optimizer
+from lpt_train.packing import Row, epoch_order
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
-from lpt_train.render_pairs import Completion, mismatched, render_completions
-from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
-from lpt_train.schedule import multiplier
-from lpt_train.steps import batched, clipped, completions_id, dropped_notes, visited, whole_steps
+from lpt_train.render_pairs import Completion, RenderedCompletions, mismatched, render_completions
+from lpt_train.runs import Progress, Run, RunResult, seed_everything
+from lpt_train.speed import Work
+from lpt_train.steps import batched, completions_id, dropped_notes, visited
+from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 
 
@@ -42,21 +45,24 @@ def train(
     out: Path | str,
     catalog: Catalog | None = None,
     progress: Progress | None = None,
+    eval_split: AdmittedSplit | None = None,
     resume: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> RunResult:
     """Train `config.model` on an admitted split of pairs or marked completions and return the run.
 
     Raises `RefusedError` for a split of another contract or tokenizer, for a class without completions and for a resume
     with another split or options, and `LptError` when the loss or a gradient is not finite.
     """
-    out, opt, options = Path(out), config.optim, config.run
+    out, options = Path(out), config.run
     check_trains(split, "kto")
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     tokenizer = load_tokenizer(source)
     renderer = Renderer(tokenizer, max_length=config.max_length)
     check_tokenizer(split, renderer.fingerprint, renderer.name)
-    rendered = render_completions(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
+    rendered = _render(split, renderer, config)
+    held_out = None if eval_split is None else _held_out(eval_split, renderer, config)
     completions, size = rendered.completions, config.per_device_train_batch_size
     others = mismatched(completions, epoch_order(len(completions), options.seed, 0), config.max_length)
     seed_everything(options.seed)  # before the adapter draws its first values
@@ -64,83 +70,102 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, [c.row for c in completions], others, pad_id(tokenizer))
-    optimizer, trained = adamw(model, opt), trainable(model)
-    proof = Proof(model)
+    memory = fit(run_micro_batch, config, out if resume else None)
+    optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
 
-    rows_a_step = size * config.gradient_accumulation_steps
-    rows_in_all = math.ceil(len(completions) * options.num_train_epochs)
-    if options.max_steps > 0:
-        rows_in_all = options.max_steps * rows_a_step
-    total = math.ceil(rows_in_all / rows_a_step)
+    order = shuffled(range(len(completions)), config)
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
         out, "kto", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=identity, catalog=catalog, resume=resume,
     )  # fmt: skip
-    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, None)
+    run.memory = memory
+    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, eval_split)
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
-    needed = visited(rows_in_all, len(completions), size, options.seed)
+    needed = visited(order.total_units, len(completions), size, options.seed)
     reference = _reference(run_micro_batch, [c.row for c in completions], needed, size)
     reference_of_others = _reference(run_micro_batch, others, needed, size)
-    start = 0
-    check = partial(whole_steps, rows_a_step=rows_a_step, total=total)
-    if resume and (back := run.take_up(model, optimizer, check=check)) is not None:
-        start = back.step
-        proof.restore(back.extra["proof"])
+    measure = (
+        partial(evaluate, run_micro_batch, _measured(run_micro_batch, held_out, config), config) if held_out else None
+    )
 
-    speed = Speed(start, total)
-    done = start
-    with run.guarded(proof) as stop:
-        for step in range(start, total):
-            first = step * rows_a_step
-            taken = units_at(first, min(rows_a_step, rows_in_all - first), units=len(completions), seed=options.seed)
-            rate = opt.learning_rate * multiplier(
-                step, total_steps=total, warmup_steps=opt.warmup_steps, kind=opt.lr_scheduler_type
-            )
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+    def gradients(taken: Sequence[int]) -> dict[str, float]:
+        """Forward and backward of the completions of a step, against one estimate for all, however it is cut."""
+        apart = [run_micro_batch.row_logprobs([others[i] for i in part]) for part in batched(taken, size)]
+        ratio = torch.cat(apart).float().cpu() - torch.from_numpy(reference_of_others[taken])
+        point, parts = kl_estimate(ratio), []
+        for part in batched(taken, size):
+            extras = _extras([completions[i] for i in part], reference[part], size, 1 / len(taken), point)
+            parts.append(run_micro_batch([completions[i].row for i in part], extras))
+        sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
+        return _class_means(sums) | {"kl": float(point)}
 
-            apart = [run_micro_batch.row_logprobs([others[i] for i in part]) for part in batched(taken, size)]
-            ratio = torch.cat(apart).float().cpu() - torch.from_numpy(reference_of_others[taken])
-            point = kl_estimate(ratio)  # one for the whole step, however it is cut
-            parts = []
-            for part in batched(taken, size):
-                extras = _extras([completions[i] for i in part], reference[part], size, 1 / len(taken), point)
-                parts.append(run_micro_batch([completions[i].row for i in part], extras))
-            sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
-            grad_norm = clipped(trained, opt.max_grad_norm)
-            run.require_finite(step + 1, loss=sums["loss"], grad_norm=grad_norm)
-            optimizer.step()
-            run_micro_batch.zero_grad()
-            proof.observe(grad_norm)
+    def record_ids(taken: Sequence[int]) -> list[str]:
+        return [split.record_ids[completions[i].row.index] for i in taken]
 
-            done = step + 1
-            tokens = sum(len(completions[i].row.ids) + len(others[i].ids) for i in taken)
-            metrics = _class_means(sums) | {
-                "kl": float(point), "grad_norm": grad_norm, "learning_rate": rate, "tokens": tokens,
-                "epoch": min(first + rows_a_step, rows_in_all) / len(completions), **speed.step(done, tokens),
-            }  # fmt: skip
-            last = done == total or bool(stop)
-            if last or step == start or done % options.logging_steps == 0:
-                run.log(done, metrics)
-            if progress is not None:
-                progress(done, total, metrics)
-            last = last or bool(stop)  # asked for since the line above was drawn
-            if last or (options.save_steps and done % options.save_steps == 0):
-                save_checkpoint(
-                    run.checkpoints, step=done, model=model, optimizer=optimizer, provenance=run.provenance,
-                    cursor={"place": min(done * rows_a_step, rows_in_all), "units": len(completions)},
-                    config=to_mapping(config), extra={"proof": proof.state()}, tokenizer=tokenizer,
-                    keep_last=options.save_total_limit,
-                )  # fmt: skip
-            if last:
-                break
-    return run.finish(
-        "done" if done >= total else "stopped", steps=done, proof=proof.finish(),
-        failures=[f"stopped by {stop.signal}"] if done < total else [], tokens_per_second=speed.tokens_per_second,
-        extra={"data": rendered.to_json(), **parameter_report(model), "execution": run_micro_batch.way},
+    def alone(step: int) -> Iterator[list[str]]:
+        for i in order.lines(step):
+            gradients([i])
+            yield record_ids([i])
+
+    work = Work(model)
+    updates = Updates(
+        run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
+        tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress, evaluate=measure,
+        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
     )  # fmt: skip
+    if resume:
+        updates.take_up(rows_a_step=order.per_step)
+
+    with run.guarded(proof) as stop:
+        for step in updates.steps(stop):
+            taken = order.lines(step)
+            metrics = gradients(taken)
+            metrics |= updates.apply(step, metrics["loss"])
+
+            rows, apart = [completions[i].row for i in taken], [others[i] for i in taken]
+            metrics |= {
+                "tokens": (tokens := sum(len(row.ids) for row in (*rows, *apart))),
+                "epoch": order.epoch(step + 1),
+            }
+            operations = work.training(rows) + work.forward(apart)
+            updates.end(step, metrics, tokens=tokens, operations=operations)
+    return updates.finish(extra={"data": rendered.to_json(), "execution": run_micro_batch.way})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Completions to measure on, the mismatched rows of the estimate, and the reference log-probs of both."""
+
+    completions: Sequence[Completion]
+    others: Sequence[Row]
+    reference: np.ndarray
+    reference_of_others: np.ndarray
+
+
+@torch.no_grad()
+def evaluate(run_micro_batch: MicroBatch, held: Measured, config: KTOConfig) -> dict[str, float]:
+    """Loss, rewards of each class and distance to the reference over all completions as `eval_…`, without dropout."""
+    model, objective = run_micro_batch.model, _objective(config)
+    was_training = model.training
+    model.eval()
+    every = batched(range(len(held.completions)), config.per_device_eval_batch_size)
+    apart = []
+    for part in every:
+        logp_N, batch = run_micro_batch.logprobs([held.others[i] for i in part])
+        apart.append(row_sums(logp_N, batch)[: len(part)].float().cpu())
+    point = kl_estimate(torch.cat(apart) - torch.from_numpy(held.reference_of_others))
+    parts = []
+    for part in every:
+        chosen = [held.completions[i] for i in part]
+        logp_N, batch = run_micro_batch.logprobs([completion.row for completion in chosen])
+        extras = _extras(chosen, held.reference[list(part)], len(chosen), 1 / len(held.completions), point)
+        loss, report = objective(logp_N, batch, {name: tensor.to(logp_N.device) for name, tensor in extras.items()})
+        parts.append({"loss": loss, **report})
+    model.train(was_training)
+    sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
+    return {f"eval_{name}": value for name, value in (_class_means(sums) | {"kl": float(point)}).items()}
 
 
 def _objective(config: KTOConfig) -> Any:
@@ -195,6 +220,24 @@ def _reference(run_micro_batch: MicroBatch, rows: Sequence[Row], needed: Sequenc
     for part, sums_S in zip(parts, run_micro_batch.start_logprobs([rows[i] for i in p] for p in parts), strict=True):
         found[list(part)] = sums_S.numpy()
     return found
+
+
+def _measured(run_micro_batch: MicroBatch, held_out: RenderedCompletions, config: KTOConfig) -> Measured:
+    completions, size = held_out.completions, config.per_device_eval_batch_size
+    others = mismatched(completions, epoch_order(len(completions), config.run.seed, 0), config.max_length)
+    every = range(len(completions))
+    own, apart = (_reference(run_micro_batch, rows, every, size) for rows in ([c.row for c in completions], others))
+    return Measured(completions, others, own, apart)
+
+
+def _render(split: AdmittedSplit, renderer: Renderer, config: KTOConfig) -> RenderedCompletions:
+    return render_completions(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
+
+
+def _held_out(split: AdmittedSplit, renderer: Renderer, config: KTOConfig) -> RenderedCompletions:
+    check_contract(split, "kto")
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
+    return _render(split, renderer, config)
 
 
 def _balance_notes(completions: Sequence[Completion], config: KTOConfig) -> list[str]:

@@ -14,6 +14,7 @@ leaves one launch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -21,18 +22,21 @@ from typing import Any
 import torch
 from peft import PeftModel
 
-from lpt_train.adapters import trainable
+from lpt_train.adapters import changes_base, trainable
 from lpt_train.flat import FlatBatch, Shape, flatten
 from lpt_train.heads import causal_model, decoder, head_logprobs
 from lpt_train.models import Placement
 from lpt_train.packing import Row
+from lpt_train.recompute import on_host
 from lpt_train.varlen import NAME
 from manifests.errors import LptError, RefusedError
 
 WAYS = ("graph", "compiled", "eager", "rows")
 Extras = Mapping[str, torch.Tensor]
-# (log-probs [N], batch, extras) -> the scalar to go backward from, and tensors to report.
+# (log-probs [N] or what the head gives, batch, extras) -> the scalar to go backward from, and tensors to report.
 Objective = Callable[[torch.Tensor, FlatBatch, Extras], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+# (model, hidden states [T, H], batch) -> the values that the objective is about, where they are not log-probs.
+Head = Callable[[torch.nn.Module, torch.Tensor, FlatBatch], torch.Tensor]
 
 Work = Callable[[FlatBatch, Extras], dict[str, torch.Tensor]]
 
@@ -52,9 +56,14 @@ class MicroBatch:
         most_rows: int,
         pad_id: int,
         chunk: int = 1024,
+        head: Head | None = None,
     ) -> None:
         self.model, self.place, self.objective, self.pad_id, self.chunk = model, place, objective, pad_id, chunk
+        self.head = head
         self.notes: list[str] = []
+        self.offload_activations = False
+        self.memory: Any = None  # what `memory.fit` predicted
+        self._most_tokens = most_tokens
         self._plain = Shape(longest)
         self._filled = Shape.of(longest, most_tokens, most_rows, chunk)
         self._parameters = trainable(model)  # walking through the modules takes longer than a replay
@@ -63,6 +72,25 @@ class MicroBatch:
         self._pool: Any = None
         self._asked = execution
         self.way = self._choose(execution)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the longest line, filler included."""
+        shape = self._filled if self.way in ("graph", "compiled") else self._plain
+        return math.ceil(self._most_tokens / shape.tokens) * shape.tokens
+
+    def keep_activations_on_host(self) -> None:
+        """What layers keep waits in host memory from now on; recordings cannot do that: compiled layers run as such."""
+        self.offload_activations = True
+        if self.way != "graph":
+            return
+        if self._asked == "graph":
+            raise RefusedError(
+                "a recording keeps its activations on the device", seen="execution=graph, activation_offloading",
+                next="--set execution=compiled, or --set activation_offloading=false",
+            )  # fmt: skip
+        self.way = "compiled"
+        self.notes.append("execution=graph does not go with activation_offloading; compiled layers are used")
 
     def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         """Add the gradients of these rows; return `loss` and what the objective reports, detached, on the device."""
@@ -79,13 +107,18 @@ class MicroBatch:
     def start_logprobs(self, batches: Iterable[Sequence[Row]]) -> list[torch.Tensor]:
         """`row_logprobs` of each batch under the model that the run starts from: without its adapter, without dropout.
 
-        A model that trains whole has no such state any more once it was updated: ask before the first step.
+        A model that trains whole has no such state any more once it was updated, nor has one whose adapter took its
+        start out of the base, which with the adapter off is another model: ask before the first step.
         """
         was_training = self.model.training
-        without_adapter = self.model.disable_adapter() if isinstance(self.model, PeftModel) else nullcontext()
+        alone = isinstance(self.model, PeftModel) and not changes_base(self.model)
+        without_adapter = self.model.disable_adapter() if alone else nullcontext()  # type: ignore[operator]
         self.model.eval()
-        with without_adapter:
-            found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
+        try:
+            with without_adapter:
+                found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
+        except torch.OutOfMemoryError as error:  # before the run's own guard
+            raise (error if self.memory is None else self.memory.answer(error)) from error
         self.model.train(was_training)
         return found
 
@@ -102,10 +135,12 @@ class MicroBatch:
         key = (name, *(tensor.shape for tensor in (*batch.tensors().values(), *extras.values())))
         if key not in self._recorded:
             try:
-                if key not in self._warm:
-                    self._warm_up(work, batch, extras)
-                    self._warm.add(key)
-                self._recorded[key] = self._record(work, batch, extras)
+                # A replay draws dropout anew; what making it draws is given back, or a resumed run would draw others.
+                with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
+                    if key not in self._warm:
+                        self._warm_up(work, batch, extras)
+                        self._warm.add(key)
+                    self._recorded[key] = self._record(work, batch, extras)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # what the compiler or a recording does not take
@@ -125,7 +160,7 @@ class MicroBatch:
 
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row]) -> tuple[torch.Tensor, FlatBatch]:
-        """Log-probs [N] of the targets of rows, without gradients, filler or compilation."""
+        """Log-probs [N] of the targets of rows, or what the head gives, without gradients, filler or compilation."""
         batch = flatten(rows, self.pad_id, self._plain).to(self.place.device)
         with torch.compiler.set_stance("force_eager"), self.place.autocast():
             return self._logprobs(batch), batch
@@ -137,6 +172,8 @@ class MicroBatch:
 
     def _logprobs(self, batch: FlatBatch) -> torch.Tensor:
         hidden_T_H = self._hidden(batch)
+        if self.head is not None:
+            return self.head(self.model, hidden_T_H, batch)
         return head_logprobs(
             self.model, hidden_T_H[batch.predict_N], batch.targets_N, 1.0, self.chunk, False,
             compiled=self.way in ("graph", "compiled"),
@@ -158,7 +195,7 @@ class MicroBatch:
         ).last_hidden_state[0]  # fmt: skip
 
     def _forward_backward(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
-        with self.place.autocast():
+        with self.place.autocast(), on_host(self.model.parameters()) if self.offload_activations else nullcontext():
             logp_N = self._logprobs(batch)
         loss, report = self.objective(logp_N, batch, extras)
         loss.backward()
@@ -225,7 +262,7 @@ class MicroBatch:
         asked = execution
         if execution == "auto":
             fast = self.place.device.type == "cuda" and self.place.dtype is torch.bfloat16
-            execution = "graph" if fast and not _draws(self.model) else "eager"
+            execution = "graph" if fast else "eager"
         for way in WAYS[WAYS.index(execution) :]:
             problem = self._problem(way)
             if problem is None:
@@ -239,8 +276,6 @@ class MicroBatch:
         """Why a way does not fit, found by two short rows against each of them alone; None when it does."""
         if way in ("graph", "compiled") and self.place.device.type != "cuda":
             return "no CUDA device"
-        if way == "graph" and _draws(self.model):
-            return "its dropout draws random numbers"
         causal = causal_model(self.model)
         own = getattr(causal.config, "_attn_implementation", "sdpa")
         rows = [Row(n, torch.arange(n, n + 5).int().numpy(), torch.ones(5).byte().numpy()) for n in (1, 3)]
@@ -292,7 +327,3 @@ def _in_one_line(error: Exception) -> str:
     if isinstance(error, LptError):
         return f"{error.what}: {error.seen}" if error.seen else error.what
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-
-
-def _draws(model: torch.nn.Module) -> bool:
-    return any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())

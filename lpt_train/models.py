@@ -18,14 +18,17 @@ from typing import Any, cast
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from lpt_train.adapter_folder import adapter_base, quantisation_of
 from lpt_train.checkpoint_folders import latest
 from lpt_train.disk import WRITE_ERRORS, cannot_save
+from lpt_train.quantised import rounded_to_4bit
+from lpt_train.reward_head import has_reward_head
 from lpt_train.tiny import make_tiny
-from manifests.errors import BadInputError, RefusedError, UsageError
+from manifests.errors import BadInputError, LptError, RefusedError, UsageError
 from manifests.files import make_folder
 
 transformers_logging.disable_progress_bar()  # the run has its own progress line
@@ -97,7 +100,9 @@ def _make_tiny_whole(target: Path, seed: int) -> None:
 def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
     """The fast tokenizer of a folder, hub name or .gguf file. Raises `BadInputError` when there is none."""
     own = (Path(model) / "tokenizer_config.json").is_file()
-    source, options = (model, {}) if own else _source(adapter_base(model) or model)
+    if not own and (base := adapter_base(model)) is not None:
+        return load_tokenizer(base)
+    source, options = (model, {}) if own else _source(model)
     with _three_parts(model, "tokenizer"):
         tokenizer = _declared_generic(Path(source)) or AutoTokenizer.from_pretrained(
             source, trust_remote_code=False, **options
@@ -111,24 +116,30 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
 
 
 def load_model(
-    model: str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    model: str, *, dtype: torch.dtype | str = torch.float32, device: torch.device | str = "cpu"
 ) -> torch.nn.Module:
-    """The causal language model with parameters kept in `dtype`, in evaluation mode.
+    """The causal language model with parameters kept in `dtype` (`auto`: as stored), in evaluation mode.
 
     A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`.
     Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
     """
-    base = adapter_base(model)
-    source, options = _source(base or model)
-    _refuse_pickles(model, Path(source))
-    if base:
-        _refuse_pickles(model, Path(model))
-    with _three_parts(model, "model"):
-        loaded = AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32 if base else dtype, use_safetensors=True, trust_remote_code=False, **options
-        )
-        if base:
-            loaded = PeftModel.from_pretrained(loaded, model).merge_and_unload(safe_merge=True).to(dtype)
+    if has_reward_head(model):
+        raise BadInputError(
+            "this is a reward model: it gives a number and no text", seen=model,
+            next="give the language model it was trained from; lpt reward score uses it",
+        )  # fmt: skip
+    if adapter_base(model) is not None:
+        with _three_parts(model, "model"):
+            merged = load_adapter(model).merge_and_unload(safe_merge=True)
+        loaded = merged if isinstance(dtype, str) else merged.to(dtype)
+    else:
+        source, options = _source(model)
+        _refuse_pickles(model, Path(source))
+        with _three_parts(model, "model"):
+            loaded = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, use_safetensors=True, trust_remote_code=False, **options
+            )
+    loaded.name_or_path = model  # what an adapter of it will name as its base
     torch.nn.Module.to(loaded, device)
     for name, parameter in loaded.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
@@ -136,6 +147,32 @@ def load_model(
                 f"the weights of {model} are not finite", seen=name, next="use another copy of the model"
             )
     return loaded.eval()
+
+
+def load_adapter(model: str) -> PeftModel:
+    """The adapter in a folder over its base, in float32 on the CPU, in evaluation mode.
+
+    The base is what the adapter was trained on: another adapter's folder with that one merged, and where it was
+    quantised the weights that the codes stand for.
+    """
+    base = adapter_base(model)
+    if base is None:
+        raise BadInputError("the folder holds no adapter", seen=model, next="give the folder of adapter_config.json")
+    _refuse_pickles(model, Path(model))
+    under = load_model(base)
+    if (quantisation := quantisation_of(model)) is not None:
+        under = rounded_to_4bit(under, quantisation)
+    with _three_parts(model, "adapter"):
+        return PeftModel.from_pretrained(under, model).eval()
+
+
+def stored_dtype(model: str) -> torch.dtype:
+    """The precision in which the weights of a model, or those under every adapter, are stored, as its config says."""
+    while (under := adapter_base(model)) is not None:
+        model = under
+    source, options = _source(model)
+    with _three_parts(model, "configuration"):
+        return AutoConfig.from_pretrained(source, trust_remote_code=False, **options).dtype or torch.float32
 
 
 def check_vocabulary(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -173,28 +210,6 @@ def model_digest(model: str | Path) -> str:
     if base:
         digest.update(f"base\0{model_digest(base)}\n".encode())
     return digest.hexdigest()
-
-
-def adapter_base(model: str) -> str | None:
-    """What the adapter in a folder was trained on; None for a folder that is a whole model.
-
-    Raises `BadInputError` when the adapter does not say it.
-    """
-    path = Path(model) / "adapter_config.json"
-    if not path.is_file():
-        return None
-    try:
-        base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
-        if not isinstance(base, str):
-            raise TypeError("base_model_name_or_path is no text")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInputError(
-            f"the adapter in {model} does not say what it was trained on", seen=f"{path.name}: {error!r}",
-            next="copy the adapter's folder again from where it was made",
-        ) from error  # fmt: skip
-    # A run's folder that was moved, or is seen from another working folder, still holds the tiny model it made.
-    beside = Path(model).resolve().parent.parent / Path(base).name
-    return str(beside) if not Path(base).exists() and (beside / "config.json").is_file() else base
 
 
 def _source(model: str) -> tuple[str, dict[str, Any]]:
@@ -244,7 +259,7 @@ def _three_parts(model: str, what: str) -> Iterator[None]:
     """Turn the many ways in which loading fails into one `BadInputError`."""
     try:
         yield
-    except BadInputError:
+    except LptError:
         raise
     except Exception as error:
         text = f"{type(error).__name__}: {error}".strip()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
-from lpt_train.checkpoint import save_checkpoint
-from lpt_train.config import to_mapping
 from lpt_train.config_preference import ALGORITHMS, PreferenceConfig
+from lpt_train.data_order import shuffled
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.preference import LOSSES, Loss, Options, Pairs
+from lpt_train.memory import fit
 from lpt_train.micro_batch import Extras, MicroBatch, row_sums
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
-from lpt_train.packing import Row, epoch_order, units_at
+from lpt_train.observers import Observer
+from lpt_train.optimizers import make_optimizer
+from lpt_train.packing import Row
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
-from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
-from lpt_train.schedule import multiplier
-from lpt_train.steps import batched, clipped, completions_id, dropped_notes, visited, whole_steps
+from lpt_train.runs import Progress, Run, RunResult, seed_everything
+from lpt_train.speed import Work
+from lpt_train.steps import batched, completions_id, dropped_notes, visited
+from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 from manifests.files import write_atomic
 
@@ -47,13 +49,14 @@ def train(
     progress: Progress | None = None,
     eval_split: AdmittedSplit | None = None,
     resume: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> RunResult:
     """Train `config.model` on an admitted `preference` split and return the run; everything it makes is under `out`.
 
     Raises `RefusedError` for a split of another contract or tokenizer and for a resume with another split or options,
     and `LptError` when the loss or a gradient is not finite (the run is recorded as failed, its last checkpoint kept).
     """
-    out, opt, options = Path(out), config.optim, config.run
+    out, options = Path(out), config.run
     algorithm = next(name for name, losses in ALGORITHMS.items() if config.loss_type in losses)
     check_trains(split, algorithm)
     place = placement(options.device, options.dtype)
@@ -69,94 +72,63 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, pairs, pad_id(tokenizer))
-    optimizer, trained = adamw(model, opt), trainable(model)
-    proof = Proof(model)
+    memory = fit(run_micro_batch, config, out if resume else None)
+    optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
 
-    pairs_a_step = size * config.gradient_accumulation_steps
-    pairs_in_all = math.ceil(len(pairs) * options.num_train_epochs)
-    if options.max_steps > 0:
-        pairs_in_all = options.max_steps * pairs_a_step
-    total = math.ceil(pairs_in_all / pairs_a_step)
-    digest = model_digest(source)
+    order, digest = shuffled(range(len(pairs)), config), model_digest(source)
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
         out, algorithm, config, split, {"name": source, "digest": digest}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=identity, catalog=catalog, resume=resume,
     )  # fmt: skip
+    run.memory = memory
     run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(split, eval_split)
-    needed = visited(pairs_in_all, len(pairs), size, options.seed)
+    needed = visited(order.total_units, len(pairs), size, options.seed)
     reference = _reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", out)
-    held_reference = None
+    measure = None
     if held_out is not None:
         every = range(len(held_out.pairs))
         held_reference = _reference(run_micro_batch, config, held_out.pairs, every, "", None)
+        measure = partial(evaluate, run_micro_batch, held_out.pairs, held_reference, config)
     run.notes += run_micro_batch.notes
-    start = 0
-    check = partial(whole_steps, rows_a_step=pairs_a_step, total=total)
-    if resume and (back := run.take_up(model, optimizer, check=check)) is not None:
-        start = back.step
-        proof.restore(back.extra["proof"])
 
-    speed = Speed(start, total)
-    done = start
-    with run.guarded(proof) as stop:
-        if held_out and start == 0:
-            run.log(0, evaluate(run_micro_batch, held_out.pairs, held_reference, config))
-        for step in range(start, total):
-            first = step * pairs_a_step
-            taken = units_at(first, min(pairs_a_step, pairs_in_all - first), units=len(pairs), seed=options.seed)
-            chosen_tokens = sum(pairs[i].chosen.supervised for i in taken)
-            rate = opt.learning_rate * multiplier(
-                step, total_steps=total, warmup_steps=opt.warmup_steps, kind=opt.lr_scheduler_type
-            )
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+    def gradients(taken: Sequence[int]) -> dict[str, float]:
+        """Forward and backward of the pairs of a step: each part is weighted by its share, so that sums are means."""
+        chosen_tokens, parts = sum(pairs[i].chosen.supervised for i in taken), []
+        for part in batched(taken, size):
+            extras = _extras([reference[i] for i in part], size, 1 / len(taken), 1 / chosen_tokens)
+            parts.append(run_micro_batch(_rows([pairs[i] for i in part]), extras))
+        return {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
 
-            parts = []
-            for part in batched(taken, size):
-                extras = _extras([reference[i] for i in part], size, 1 / len(taken), 1 / chosen_tokens)
-                parts.append(run_micro_batch(_rows([pairs[i] for i in part]), extras))
-            # Every part is weighted by its share of the step, so that sums over the parts are means over the step.
-            metrics = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
-            grad_norm = clipped(trained, opt.max_grad_norm)
-            run.require_finite(step + 1, loss=metrics["loss"], grad_norm=grad_norm)
-            optimizer.step()
-            run_micro_batch.zero_grad()
-            proof.observe(grad_norm)
+    def record_ids(taken: Sequence[int]) -> list[str]:
+        return [split.record_ids[pairs[i].chosen.index] for i in taken]
 
-            done = step + 1
-            metrics |= {
-                "grad_norm": grad_norm, "learning_rate": rate,
-                "epoch": min(first + pairs_a_step, pairs_in_all) / len(pairs),
-                "tokens": (tokens := sum(pairs[i].tokens for i in taken)), **speed.step(done, tokens),
-            }  # fmt: skip
-            last = done == total or bool(stop)
-            if held_out and (last or (options.eval_steps and done % options.eval_steps == 0)):
-                metrics |= evaluate(run_micro_batch, held_out.pairs, held_reference, config)
-            if last or step == start or "eval_loss" in metrics or done % options.logging_steps == 0:
-                run.log(done, metrics)
-            if progress is not None:
-                progress(done, total, metrics)
-            last = last or bool(stop)  # asked for since the line above was drawn
-            if last or (options.save_steps and done % options.save_steps == 0):
-                save_checkpoint(
-                    run.checkpoints, step=done, model=model, optimizer=optimizer, provenance=run.provenance,
-                    cursor={"place": min(done * pairs_a_step, pairs_in_all), "units": len(pairs)},
-                    config=to_mapping(config), extra={"proof": proof.state()}, tokenizer=tokenizer,
-                    keep_last=options.save_total_limit,
-                )  # fmt: skip
-            if last:
-                break
-    order = hashlib.sha256(epoch_order(len(pairs), options.seed, 0).tobytes()).hexdigest()
-    return run.finish(
-        "done" if done >= total else "stopped", steps=done, proof=proof.finish(),
-        failures=[f"stopped by {stop.signal}"] if done < total else [], tokens_per_second=speed.tokens_per_second,
-        extra={
-            "data": {**rendered.to_json(), "epoch_order_sha256": order}, **parameter_report(model),
-            "execution": run_micro_batch.way,
-        },
+    def alone(step: int) -> Iterator[list[str]]:
+        for i in order.lines(step):
+            gradients([i])
+            yield record_ids([i])
+
+    work = Work(model)
+    updates = Updates(
+        run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
+        tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress, evaluate=measure,
+        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
     )  # fmt: skip
+    if resume:
+        updates.take_up(rows_a_step=order.per_step)
+
+    with run.guarded(proof) as stop:
+        for step in updates.steps(stop):
+            taken = order.lines(step)
+            metrics = gradients(taken)
+            metrics |= updates.apply(step, metrics["loss"])
+
+            metrics |= {"epoch": order.epoch(step + 1), "tokens": (tokens := sum(pairs[i].tokens for i in taken))}
+            operations = work.training(_rows([pairs[i] for i in taken]))
+            updates.end(step, metrics, tokens=tokens, operations=operations)
+    read = {**rendered.to_json(), "epoch_order_sha256": order.to_json()["epoch_order_sha256"]}
+    return updates.finish(extra={"data": read, "execution": run_micro_batch.way})
 
 
 @torch.no_grad()

@@ -52,7 +52,7 @@ def render_pairs(
     `identical_after_truncation`. Raises `RefusedError` when nothing is left.
     """
     pairs, dropped, examples, last = made_or_dropped(
-        records, lambda index, record: _pair(index, record, renderer, max_length, truncation)
+        records, lambda index, record: render_pair(index, record, renderer, max_length, truncation)
     )
     if not pairs:
         why = f"{last.what} ({last.seen})" if last else ""
@@ -146,8 +146,9 @@ def _side(
     index: int, record: Mapping[str, Any], name: str, renderer: Renderer, max_length: int, truncation: str
 ) -> tuple[Row, int]:
     """The prompt of a record with one of its completions, and the tokens of the prompt."""
-    prompt_ids = renderer.encode_prompt(record["prompt"])
-    whole = renderer.encode([*record["prompt"], *record[name]])
+    prompt = record.get("prompt") or []  # the renderer says what is wrong with none
+    prompt_ids = renderer.encode_prompt(prompt)
+    whole = renderer.encode([*prompt, *record[name]])
     if whole.ids[: len(prompt_ids)] != prompt_ids:
         raise RecordError(
             "the prompt is not the same tokens once a completion follows it", reason="prompt_not_a_prefix",
@@ -160,7 +161,8 @@ def _side(
     return Row(index, np.asarray(fitting.ids, np.int32), np.asarray(fitting.loss_mask, np.uint8)), len(prompt_ids)
 
 
-def _pair(index: int, record: Mapping[str, Any], renderer: Renderer, max_length: int, truncation: str) -> Pair:
+def render_pair(index: int, record: Mapping[str, Any], renderer: Renderer, max_length: int, truncation: str) -> Pair:
+    """Both sides of one record; raises `RecordError` with the reason for which it cannot be trained on."""
     sides = [_side(index, record, name, renderer, max_length, truncation)[0] for name in ("chosen", "rejected")]
     if np.array_equal(sides[0].ids, sides[1].ids):
         raise RecordError(

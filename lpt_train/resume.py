@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from lpt_train.checkpoint import Restored, read_state
+from lpt_train.checkpoint_folders import checkpoints
+from lpt_train.schedule import rates_sha256
 from manifests.errors import RefusedError
 
 # What a resumed run must share with the one it goes on with, besides its options …
 _IDENTITY = ("algorithm", "manifest", "split", "content_root", "tokenizer", "tokenized_id")
 # … of which these change what is watched and kept, not what is computed …
-_FREE_TO_CHANGE = ("logging_steps", "save_steps", "save_total_limit", "eval_steps")
-# … and these the length, at which every schedule but the constant one aims from its first step on.
+_FREE_TO_CHANGE = (
+    "logging_steps", "save_steps", "save_total_limit", "eval_steps", "report_to", "early_stopping_patience",
+    "early_stopping_threshold", "memory", "max_memory_gb", "gradient_checkpointing", "gradient_checkpointing_every",
+    "activation_offloading",
+)  # fmt: skip
+# … and these the length, at which every schedule but these aims from its first step on.
 _LENGTH = ("run.max_steps", "run.num_train_epochs")
 _SCHEDULE = "optim.lr_scheduler_type"
+_CAN_GROW = ("constant", "warmup_stable_decay")
 
 
-def check_resume(before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def check_resume(
+    before: Mapping[str, Any], asked: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> None:
     """Raise `RefusedError` unless the recorded run is of this algorithm, split, tokenizer, model and these options.
 
-    The length may change where the schedule is constant: then the steps done are those of the longer run as well.
+    `defaults` stand for the options that were not there yet when the run was started.
+
+    The length may change where the schedule is constant for a while: then the steps done may be those of the longer run
+    as well, which `check_rates` tells when the checkpoint is read.
     """
     then, now_ = (
-        {key: body.get(key) for key in _IDENTITY} | {"start_model": body["model"]["digest"]} | _flat(body["config"])
+        _flat(defaults or {}) | {key: body.get(key) for key in _IDENTITY}
+        | {"start_model": body["model"]["digest"], "engine": (body.get("engine") or {"name": "lean"})["name"]}
+        | _flat(body["config"])
         for body in (before, asked)
-    )
+    )  # fmt: skip
     differ = {name for name in then.keys() | now_.keys() if then.get(name) != now_.get(name)}
     free = {name for name in differ if name.rpartition(".")[2] in _FREE_TO_CHANGE}
     if changed := sorted(differ - free - set(_LENGTH)):
@@ -33,13 +49,28 @@ def check_resume(before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
             seen=_both(changed, then, now_),
             next="resume with what the run started with, or start a new run in another folder",
         )
-    if _length(then) != _length(now_) and now_.get(_SCHEDULE) != "constant":
+    if _length(then) != _length(now_) and now_.get(_SCHEDULE) not in _CAN_GROW:
         raise RefusedError(
             f"the {now_.get(_SCHEDULE)} schedule of the run aims at the length it was started with",
             seen=_both(sorted(differ & set(_LENGTH)), then, now_),
             next="resume with the length the run started with; or start a new run with --model set to this one, or one "
-            "with lr_scheduler_type=constant, which can be made longer",
+            "with lr_scheduler_type=constant or warmup_stable_decay, which can be made longer",
         )
+
+
+def check_rates(back: Restored, multiplier: Callable[[int], float], directory: Path) -> None:
+    """Raise `RefusedError` unless the steps done up to a checkpoint had the rates of the run as it is asked for now."""
+    fits = [
+        path for path in checkpoints(directory)
+        if (state := read_state(path))["extra"].get("rates") in (None, rates_sha256(multiplier, state["step"]))
+    ]  # fmt: skip
+    if back.path in fits:
+        return
+    raise RefusedError(
+        "the last checkpoint lies in the decay of the run as it was asked for before", seen=back.path.name,
+        next=(f"remove the checkpoints after {fits[-1].name}, and resume again; or " if fits else "")
+        + "start a new run with --model set to this one",
+    )  # fmt: skip
 
 
 def _length(config: Mapping[str, Any]) -> tuple[str, Any]:

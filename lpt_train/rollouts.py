@@ -20,17 +20,20 @@ from manifests.rollouts import TEXT
 class RolloutLog:
     """One JSON line a completion, with the columns of `manifests.rollouts.SCHEMA`."""
 
-    def __init__(self, path: Path, *, resumed_at: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        lines = path.read_bytes().splitlines(keepends=True) if resumed_at and path.exists() else []
+
+    def begin(self, step: int) -> None:
+        """Keep what was sampled before optimizer step `step` alone: the rest comes again."""
+        lines = self.path.read_bytes().splitlines(keepends=True) if step and self.path.exists() else []
         kept = []
         for line in lines:
             try:
-                if json.loads(line)["step"] < resumed_at:
+                if json.loads(line)["step"] < step:
                     kept.append(line)
             except (ValueError, KeyError, TypeError):
-                continue  # the half line of a kill; its generation comes again
-        write_atomic(path, b"".join(kept))
+                continue  # the half line of a kill
+        write_atomic(self.path, b"".join(kept))
 
     def write(
         self,

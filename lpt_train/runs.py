@@ -16,7 +16,6 @@ import json
 import math
 import platform
 import random
-import resource
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,8 +32,13 @@ from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import Restored, checkpoint_sha256, load_checkpoint, read_provenance
 from lpt_train.checkpoint_folders import latest, recover
 from lpt_train.config import to_mapping
+from lpt_train.memory import Fitted, measured_peak
+from lpt_train.models import placement
 from lpt_train.proof import Proof
+from lpt_train.quantised import quantisation_record
 from lpt_train.resume import check_resume
+from lpt_train.sinks import Sinks, check_sinks
+from lpt_train.speed import peak_memory_bytes
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError, UsageError
@@ -42,9 +46,11 @@ from manifests.files import cannot_write, exclusive_lock, make_folder, write_ato
 from manifests.rollouts import into_catalog
 
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
+# One that has `begin(line)` is told before the first step what trains.
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
-_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
+_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
+_PACKAGES = ("torch", "transformers", "peft", "trl", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,11 @@ class Run:
         self._written = -math.inf  # when the record was written last
         self._earlier_seconds = float(body.get("seconds") or 0.0)
         self.notes: list[str] = []
+        self.memory: Fitted | None = None  # what the steps were predicted to take
+        self.sinks = Sinks((), out, body["run_id"], body["config"])
         self.rollouts: Path | None = None  # what the run sampled, as JSON lines; for SQL they go beside the catalog
         self._stopped_by: str | None = None
+        self._from = 0  # the step that a resumed run goes on from
         self._lock = contextlib.ExitStack()
 
     @classmethod
@@ -99,13 +108,17 @@ class Run:
         seed: int = 0,
         catalog: Catalog | None = None,
         resume: bool = False,
+        engine: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run in `out`, or go on with the one there when `resume`.
 
         `model_info` is `{name, digest}` with the path the weights came from as `name`; `tokenizer` `{fingerprint,
-        template_sha256}`. A folder that holds a run already is refused with `UsageError` unless `resume`.
+        template_sha256}`; `engine` `{name, version, …}` of what does the updates, by default the loops of this package.
+        A folder that holds a run already is refused with `UsageError` unless `resume`.
         """
         out = Path(out)
+        reports = config.run.reports
+        check_sinks(reports)
         record = out / "run.json"
         if record.exists() and not resume:
             raise UsageError(
@@ -121,15 +134,18 @@ class Run:
             "config": to_mapping(config), "manifest": split.manifest_id, "split": split.ref,
             "content_root": split.content_root, "verified": split.verified,
             "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "verdict": split.verdict,
-            "model": {**model_info, "made_from": made_from}, "tokenizer": dict(tokenizer),
+            "model": {**model_info, "made_from": made_from, "quantisation": _quantisation(config)},
+            "tokenizer": dict(tokenizer),
+            "engine": dict(engine or {"name": "lean", "version": _own_version()}),
             "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
             "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
             "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
         }  # fmt: skip
         if before is not None:
-            check_resume(before, body)
+            check_resume(before, body, to_mapping(type(config)()))
             body |= {key: before[key] for key in ("run_id", "created", "seconds", "metrics", "steps", "checkpoint")}
         run = cls(out, body, catalog)
+        run.sinks.names = reports
         run._lock.enter_context(exclusive_lock(out / ".lock", wait=0.5, what=f"the run in {out}"))
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
@@ -161,6 +177,11 @@ class Run:
         self.resumed_at(back.step if back is not None else 0)
         return back
 
+    def mark(self, verdict: str, why: Mapping[str, Any]) -> None:
+        """Mark the run and everything made from it for good: it is a `verdict` (such as a control), and passes no
+        gate."""
+        self.body |= {"tainted": True, "verdict": verdict, verdict: dict(why)}
+
     @property
     def provenance(self) -> dict[str, Any]:
         """What every artifact of this run carries with it, as `lpt.json`."""
@@ -169,7 +190,7 @@ class Run:
             "type": "lpt.provenance/1", "run_id": self.run_id, "algorithm": body["algorithm"],
             "manifest": body["manifest"], "split": body["split"], "content_root": body["content_root"],
             "verified": body["verified"], "tainted": body["tainted"], "tokenizer": body["tokenizer"],
-            "model": {key: body["model"].get(key) for key in ("name", "digest")},
+            "model": {key: body["model"].get(key) for key in ("name", "digest", "quantisation")},
         }  # fmt: skip
 
     def resumed_at(self, step: int) -> None:
@@ -183,7 +204,7 @@ class Run:
             except (ValueError, KeyError, TypeError):
                 continue  # the half line of a kill; its step comes again
         write_atomic(self.metrics_path, b"".join(kept))
-        self.body["metrics"] = {}
+        self.body["metrics"], self._from = {}, step
         for line in kept:
             self._note_ends(json.loads(line))
         self._write()
@@ -194,6 +215,7 @@ class Run:
         row = {"step": step, **{name: v if math.isfinite(v) else str(v) for name, v in plain.items()}}
         with open(self.metrics_path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        self.sinks.log(step, plain)
         self._note_ends(row)
         self.body["steps"] = step
         if time.monotonic() - self._written > 1.0:  # the record is flushed to the disk: not in every step of a fast run
@@ -202,6 +224,7 @@ class Run:
     @contextlib.contextmanager
     def guarded(self, proof: Proof) -> Iterator[StopRequest]:
         """The loop's surroundings: SIGTERM and Ctrl-C become a request to stop, an exception a recorded failure."""
+        self.sinks.begin(self._from)
         try:
             with StopRequest() as stop:
                 yield stop
@@ -213,10 +236,8 @@ class Run:
                 proved = {"verdict": "not_computed", "reason": str(also)}
             self.finish("failed", steps=self.body["steps"], proof=proved, failures=[f"{type(error).__name__}: {error}"])
             if isinstance(error, torch.OutOfMemoryError):
-                raise LptError(
-                    "the GPU has not enough memory for this batch", seen=str(error).splitlines()[0],
-                    next="halve per_device_train_batch_size and double gradient_accumulation_steps: same update",
-                ) from error  # fmt: skip
+                size, parts = (self.body["config"].get(name, 1) for name in _BATCH)
+                raise (self.memory or Fitted(None, None, None, size, parts)).answer(error) from error
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 raise cannot_write(self.out, error) from error
             raise
@@ -247,12 +268,17 @@ class Run:
         `proof` is `proof.Proof.finish()`; when it says that nothing was learned, so does the verdict of the run.
         """
         checkpoint = latest(self.checkpoints)
+        self.sinks.close()
+        self.notes += self.sinks.notes
         self.body |= {
             "status": status, "steps": steps, "proof": dict(proof or {}), "failures": list(failures or []),
             "tokens_per_second": tokens_per_second, "peak_memory_bytes": peak_memory_bytes(),
             "stopped_by": self._stopped_by if status == "stopped" else None,
             "seconds": round(self._earlier_seconds + time.monotonic() - self._started, 3), **(extra or {}),
         }  # fmt: skip
+        if self.memory is not None:
+            self.body["memory"] = self.memory.to_json(measured_peak())
+            self.notes += self.memory.told(measured_peak() if status != "failed" else None)
         if checkpoint is not None:
             self.body["checkpoint"] = {"path": str(checkpoint), "sha256": checkpoint_sha256(checkpoint)}
         if proof and proof.get("verdict") != "effective":
@@ -308,28 +334,6 @@ class Run:
         self._written = time.monotonic()
 
 
-class Speed:
-    """Tokens a second since the loop began, and the seconds that are left."""
-
-    def __init__(self, start: int, total: int) -> None:
-        self._start, self._total = start, total
-        self._tokens = 0
-        self._began = self._last = time.perf_counter()
-
-    def step(self, done: int, tokens: int) -> dict[str, float]:
-        """Note that step `done` (counted from 1) took `tokens` tokens; the metrics of it."""
-        now_ = time.perf_counter()
-        took, self._last = now_ - self._last, now_
-        self._tokens += tokens
-        left = (now_ - self._began) / max(1, done - self._start) * (self._total - done)
-        return {"tokens_per_second": self.tokens_per_second, "step_seconds": took, "eta_seconds": left}
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Over all steps so far."""
-        return self._tokens / max(1e-9, self._last - self._began)
-
-
 def seed_everything(seed: int) -> None:
     """Seed the generators of python, numpy and torch (all devices)."""
     random.seed(seed)
@@ -357,19 +361,16 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def peak_memory_bytes() -> int:
-    """The most memory this process held: on the GPU when it used one, else resident."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return int(torch.cuda.max_memory_allocated())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if platform.system() == "Darwin" else peak * 1024)
-
-
 def _own_version() -> str:
     try:
         return metadata.version("lpt")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _quantisation(config: Any) -> dict[str, Any] | None:
+    dtype = str(placement(config.run.device, config.run.dtype).dtype).removeprefix("torch.")
+    return quantisation_record(to_mapping(config.lora), dtype)
 
 
 def _new_id(algorithm: str, created: str) -> str:

@@ -1,31 +1,35 @@
 """Supervised fine-tuning (and continued pre-training on text): the whole loop, top to bottom.
 
-Leaves out what later layers own: several GPUs, roll-back after a spike.
+Leaves out several GPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from lpt_train.adapters import adamw, load_for_training, parameter_report, trainable
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
-from lpt_train.checkpoint import save_checkpoint
-from lpt_train.config import SFTConfig, to_mapping
-from lpt_train.data_order import Scheduled, Shuffled, data_order
+from lpt_train.config import SFTConfig
+from lpt_train.data_order import Scheduled, Shuffled, Unit, data_order
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.sft import sft_loss
+from lpt_train.memory import fit
 from lpt_train.micro_batch import Extras, MicroBatch
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
+from lpt_train.observers import Observer
+from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Rendered, Row, render_rows
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
-from lpt_train.runs import Progress, Run, RunResult, Speed, seed_everything
-from lpt_train.steps import batched, clipped, dropped_notes, whole_steps
+from lpt_train.runs import Progress, Run, RunResult, seed_everything
+from lpt_train.speed import Work
+from lpt_train.steps import batched, dropped_notes
+from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 from manifests.digests import tokenized_id
 
@@ -39,13 +43,14 @@ def train(
     progress: Progress | None = None,
     eval_split: AdmittedSplit | None = None,
     resume: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> RunResult:
     """Train `config.model` on an admitted split and return the run; everything it makes is under `out`.
 
     Raises `RefusedError` for a split of another contract or tokenizer and for a resume with another split or options,
     and `LptError` when the loss or a gradient is not finite (the run is recorded as failed, its last checkpoint kept).
     """
-    out, opt, options = Path(out), config.optim, config.run
+    out, options = Path(out), config.run
     check_trains(split, "sft")
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
@@ -60,79 +65,59 @@ def train(
     check_vocabulary(model, tokenizer)
     check_head(model)
     run_micro_batch = _micro_batch(model, place, config, order.units, pad_id(tokenizer))
-    optimizer, trained = adamw(model, opt), trainable(model)
-    proof = Proof(model)
-
-    total = order.steps
+    memory = fit(run_micro_batch, config, out if resume else None)
+    optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
     run = Run.create(
         out, "sft", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=_tokenized_id(split, renderer, config, order), catalog=catalog, resume=resume,
+        tokenized_id=sft_tokenized_id(split, renderer, config, order), catalog=catalog, resume=resume,
     )  # fmt: skip
+    run.memory = memory
     run.notes += (
         dropped_notes(rendered.dropped, len(rendered.rows))
         + split_notes(split, eval_split) + order.notes + run_micro_batch.notes
     )  # fmt: skip
-    start = 0
-    check = partial(whole_steps, rows_a_step=order.per_step, total=total)
-    if resume and (back := run.take_up(model, optimizer, check=check)) is not None:
-        start = back.step
-        proof.restore(back.extra["proof"])
 
-    speed = Speed(start, total)
-    done = start
-    with run.guarded(proof) as stop:
-        if held_out and start == 0:
-            run.log(0, {"eval_loss": evaluate_loss(run_micro_batch, held_out.rows, config)})
-        for step in range(start, total):
-            lines = batched(order.lines(step), config.per_device_train_batch_size)
-            batches = [[row for unit in part for row in unit] for part in lines]
-            supervised = sum(row.supervised for rows in batches for row in rows)  # of the whole step: one denominator
-            rate = opt.learning_rate * order.multiplier(step)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+    def gradients(units: Sequence[Unit]) -> dict[str, float]:
+        """Forward and backward of the rows of a step, under one denominator: their supervised tokens."""
+        parts = batched(units, config.per_device_train_batch_size)
+        batches = [[row for unit in part for row in unit] for part in parts]
+        supervised = sum(row.supervised for rows in batches for row in rows)
+        denominator = torch.tensor(float(supervised))
+        losses = [run_micro_batch(rows, {"denominator": denominator})["loss"] for rows in batches]
+        return {"loss": float(torch.stack(losses).sum()), "supervised_tokens": supervised}
 
-            denominator = torch.tensor(float(supervised))
-            parts = [run_micro_batch(rows, {"denominator": denominator})["loss"] for rows in batches]
-            loss = float(torch.stack(parts).sum())
-            grad_norm = clipped(trained, opt.max_grad_norm)
-            run.require_finite(step + 1, loss=loss, grad_norm=grad_norm)
-            optimizer.step()
-            run_micro_batch.zero_grad()
-            proof.observe(grad_norm)
+    def record_ids(units: Sequence[Unit]) -> list[str]:
+        return [split.record_ids[row.index] for unit in units for row in unit]
 
-            done = step + 1
-            metrics = {
-                "loss": loss, "grad_norm": grad_norm, "learning_rate": rate, "supervised_tokens": supervised,
-                "tokens": (tokens := sum(len(row.ids) for rows in batches for row in rows)),
-                "epoch": order.epoch(done), **order.metrics(step),
-                **speed.step(done, tokens),
-            }  # fmt: skip
-            last = done == total or bool(stop)
-            if held_out and (last or (options.eval_steps and done % options.eval_steps == 0)):
-                metrics["eval_loss"] = evaluate_loss(run_micro_batch, held_out.rows, config)
-            if last or step == start or "eval_loss" in metrics or done % options.logging_steps == 0:
-                run.log(done, metrics)
-            if progress is not None:
-                progress(done, total, metrics)
-            last = last or bool(stop)  # asked for since the line above was drawn
-            if last or (options.save_steps and done % options.save_steps == 0):
-                save_checkpoint(
-                    run.checkpoints, step=done, model=model, optimizer=optimizer, provenance=run.provenance,
-                    cursor={"place": order.place(done), "units": len(order.units)},
-                    config=to_mapping(config), extra={"proof": proof.state()}, tokenizer=tokenizer,
-                    keep_last=options.save_total_limit,
-                )  # fmt: skip
-            if last:
-                break
-    return run.finish(
-        "done" if done >= total else "stopped", steps=done, proof=proof.finish(),
-        failures=[f"stopped by {stop.signal}"] if done < total else [], tokens_per_second=speed.tokens_per_second,
-        extra={
-            "data": {**rendered.to_json(), **order.to_json()}, **parameter_report(model),
-            "execution": run_micro_batch.way,
-        },
+    def alone(step: int) -> Iterator[list[str]]:
+        for unit in order.lines(step):
+            gradients([unit])
+            yield record_ids([unit])
+
+    work = Work(model)
+    updates = Updates(
+        run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
+        tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress,
+        evaluate=partial(evaluate, run_micro_batch, held_out.rows, config) if held_out else None,
+        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
     )  # fmt: skip
+    if resume:
+        updates.take_up(rows_a_step=order.per_step)
+
+    with run.guarded(proof) as stop:
+        for step in updates.steps(stop):
+            units = order.lines(step)
+            metrics = gradients(units)
+            metrics |= updates.apply(step, metrics["loss"])
+
+            rows = [row for unit in units for row in unit]
+            metrics |= {
+                "tokens": (tokens := sum(len(row.ids) for row in rows)), "epoch": order.epoch(step + 1),
+                **order.metrics(step),
+            }  # fmt: skip
+            updates.end(step, metrics, tokens=tokens, operations=work.training(rows))
+    return updates.finish(extra={"data": {**rendered.to_json(), **order.to_json()}, "execution": run_micro_batch.way})
 
 
 def _micro_batch(
@@ -151,8 +136,8 @@ def _objective(logp_N: torch.Tensor, batch: FlatBatch, extras: Extras) -> tuple[
     return sft_loss(logp_N, batch.weights_N, extras["denominator"]), {}
 
 
-def evaluate_loss(run_micro_batch: MicroBatch, rows: Sequence[Row], config: SFTConfig) -> float:
-    """Mean negative log-likelihood in nats over all supervised tokens of `rows`, without dropout."""
+def evaluate(run_micro_batch: MicroBatch, rows: Sequence[Row], config: SFTConfig) -> dict[str, float]:
+    """`eval_loss`: mean negative log-likelihood in nats over all supervised tokens of `rows`, without dropout."""
     model = run_micro_batch.model
     was_training = model.training
     model.eval()
@@ -162,7 +147,7 @@ def evaluate_loss(run_micro_batch: MicroBatch, rows: Sequence[Row], config: SFTC
         total += float(sft_loss(logp_N, batch.weights_N, 1.0))
         tokens += batch.supervised
     model.train(was_training)
-    return total / tokens
+    return {"eval_loss": total / tokens}
 
 
 def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig) -> Rendered | None:
@@ -173,7 +158,7 @@ def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig
     return render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
 
 
-def _tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig, order: Shuffled | Scheduled) -> str:
+def sft_tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig, order: Shuffled | Scheduled) -> str:
     """The id of what the accelerator sees: rows, order, tokenizer, length, packing and mask policy."""
     return tokenized_id({
         "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,

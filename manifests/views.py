@@ -188,6 +188,23 @@ _METRIC = _select(
     f"{_items('metrics', 'm')} WHERE o.type LIKE 'lpt.run/%'",
 )
 
+_QUARANTINE = _select(
+    [
+        _text("run_id"),
+        _text("algorithm"),
+        _typed("BIGINT", "step", source="q.value"),
+        _text("reason", source="q.value"),
+        _typed("DOUBLE", "loss", source="q.value"),
+        _typed("DOUBLE", "grad_norm", source="q.value"),
+        _typed("DOUBLE", "median_loss", source="q.value"),
+        _typed("DOUBLE", "median_grad_norm", source="q.value"),
+        _text("suspect", source="q.value"),
+        _text("batch_sha256", source="q.value"),
+        "q.value->'$.record_ids' AS record_ids",
+    ],
+    f"{_items('quarantined', 'q')} WHERE o.type LIKE 'lpt.run/%'",
+)
+
 _CHECKPOINT = (
     _select(
         ["o.id AS object_id", _text("run_id"), _typed("BIGINT", "step"), _text("path"), _text("sha256"), _created()],
@@ -252,7 +269,12 @@ _CHECKPOINT_FILES = _select(
     "v_checkpoint",
 )
 _ARTIFACT = " UNION ALL ".join(
-    [_files("stage", "stage output", "outputs"), _files("admission", "split", "files"), _CHECKPOINT_FILES]
+    [
+        _files("stage", "stage output", "outputs"),
+        _files("admission", "split", "files"),
+        _CHECKPOINT_FILES,
+        _files("export", "export", "outputs"),
+    ]
 )
 
 _GATE = _select(
@@ -303,6 +325,7 @@ STORED: dict[str, str] = {  # a view may use those above it
     "v_check": _CHECK,
     "v_run": _RUN,
     "v_metric": _METRIC,
+    "v_quarantine": _QUARANTINE,
     "v_checkpoint": _CHECKPOINT,
     "v_eval": _EVAL,
     "v_artifact": _ARTIFACT,
@@ -320,5 +343,5 @@ CREATE TABLE object (id VARCHAR, type VARCHAR, seq BIGINT, head JSON, body JSON)
 CREATE TABLE item (object VARCHAR, part VARCHAR, position BIGINT, key VARCHAR, value JSON);
 """
 HEAVY = ("checks", "metrics", "sources", "not_checked", "next", "items")
-ITEMS = ("checks", "metrics", "splits", "outputs", "parents", "stages")
+ITEMS = ("checks", "metrics", "splits", "outputs", "parents", "quarantined", "stages")
 VERSION = hashlib.sha256(repr((TABLES, HEAVY, ITEMS, STORED)).encode()).hexdigest()[:16]

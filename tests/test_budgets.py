@@ -10,7 +10,7 @@ PACKAGES = ("manifests", "lpt_data", "lpt_train", "cli")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_LOOP = 420, 70, 120
 # The one flat loop of each algorithm reads top to bottom and may be longer.
-LOOPS = {(f"lpt_train/{name}.py", "train") for name in ("sft", "preference", "kto", "grpo")}
+LOOPS = {(f"lpt_train/{name}.py", "train") for name in ("sft", "preference", "kto", "reward", "grpo")}
 
 
 def functions(path):

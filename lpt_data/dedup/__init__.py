@@ -8,7 +8,7 @@ One machine or many, the work is a chain of pure functions over parts of the row
 memory (`memory`, `store`, `spill`), and an engine may call them wherever the parts are:
 
     lsh.sketch(texts of a batch)            -> signatures, bitmap, counts      any part of the rows
-    exact.classes(hashes, text of a row)    -> leader of each row              rows that share a token sequence
+    exact.classes(hashes, texts of rows)    -> leader of each row              rows that share a token sequence
     lsh.links(keys of one partition, …)     -> pairs that may be duplicates    one band, or a part of it by key
     graph.unite, graph.deal                 -> components, dealt into batches  integers of all rows
     shingles.fill(texts, rows of a batch)   -> sorted sets of hashes           any part of the rows

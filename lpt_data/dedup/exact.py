@@ -8,9 +8,10 @@ of nothing but white space hold no text and are never matched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 
 import numpy as np
 
@@ -32,18 +33,19 @@ def classes(
     sequence: np.ndarray,
     tokens: np.ndarray,
     rank: Callable[[np.ndarray], np.ndarray],
-    text: Callable[[int], bytes],
+    texts: Callable[[np.ndarray], Iterable[bytes]],
     group: np.ndarray | None = None,
 ) -> Classes:
-    """Group rows by equality; ``rank(rows)`` gives each its place in the declared order, ``text(row)`` its UTF-8 bytes.
+    """Group rows by equality; ``rank(rows)`` gives each its place in the declared order, ``texts(rows)`` the UTF-8
+    bytes of each, the rows being asked for in ascending order.
 
     Rows of different ``group`` (int64 [n]) are never equal; ``sequence`` must tell them apart already.
 
     Only rows that share a token sequence are read back, so a corpus without repeats costs a sort of n hashes.
     """
     empty = np.zeros(len(sequence), bool)
-    for row in np.flatnonzero(tokens == 0).tolist():
-        empty[row] = not text(row).decode("utf-8", "replace").strip()
+    wordless = np.flatnonzero(tokens == 0)
+    empty[wordless] = [not text.decode("utf-8", "replace").strip() for text in texts(wordless)]
     leader = np.arange(len(sequence), dtype=np.int64)
     same_bytes = np.ones(len(sequence), bool)
     rows = np.sort(shared(sequence, np.flatnonzero(~empty)))  # ascending, so that texts are read in their order
@@ -51,13 +53,13 @@ def classes(
         return Classes(leader, same_bytes, empty)
     words = [sequence[rows]] if group is None else [sequence[rows], group[rows]]
     ranks = rank(rows)
-    first = _firsts([*words, *_digests(rows, text)], ranks)
+    first = _firsts([*words, *_digests(texts(rows), len(rows))], ranks)
     leader[rows] = rows[first]
     # Contents that share their words: compared again by their normal form, one row of each content.
     alone = np.flatnonzero((first == np.arange(len(rows))) & (tokens[rows] > 0))
     alone = np.sort(alone[shared(sequence[rows[alone]], np.arange(len(alone)))])
     if len(alone):
-        forms = _digests(rows[alone], lambda row: normal_form(text(row).decode("utf-8", "replace")).encode())
+        forms = _digests((_normal(text) for text in texts(rows[alone])), len(alone))
         heads = np.arange(len(sequence))
         heads[rows[alone]] = rows[alone[_firsts([w[alone] for w in words] + forms, ranks[alone])]]
         same_bytes[rows] = heads[leader[rows]] == leader[rows]
@@ -65,12 +67,15 @@ def classes(
     return Classes(leader, same_bytes, empty)
 
 
-def _digests(rows: np.ndarray, content: Callable[[int], bytes]) -> list[np.ndarray]:
-    """The BLAKE2b digests of what rows hold, as two uint64 [n]."""
-    found = np.empty((len(rows), 2), np.uint64)
-    for start in range(0, len(rows), _PIECE):
-        some = rows[start : start + _PIECE]
-        packed = b"".join(blake2b(content(row), digest_size=16).digest() for row in some.tolist())
+def _normal(text: bytes) -> bytes:
+    return normal_form(text.decode("utf-8", "replace")).encode()
+
+
+def _digests(texts: Iterable[bytes], count: int) -> list[np.ndarray]:
+    """The BLAKE2b digests of some texts, as two uint64 [n]."""
+    found, rest = np.empty((count, 2), np.uint64), iter(texts)
+    for start in range(0, count, _PIECE):
+        packed = b"".join(blake2b(text, digest_size=16).digest() for text in islice(rest, _PIECE))
         found[start : start + _PIECE] = np.frombuffer(packed, np.uint64).reshape(-1, 2)
     return list(found.T)
 

@@ -34,7 +34,7 @@ def components(batches: Iterable[TextBatch], threshold: float, ngram: int = Dedu
     """
     bands = lsh.choose_bands(threshold)
     rows = read(batches, Scheme(ngram, bands.num_perm, DedupConfig.seed), bands, map)
-    same = exact.classes(rows.sequence, rows.tokens, lambda positions: positions, rows.text)
+    same = exact.classes(rows.sequence, rows.tokens, lambda positions: positions, rows.texts_of)
     root = same.leader.copy()
     leads = np.flatnonzero((root == np.arange(len(root))) & (rows.shingles > 0))
     grouped = lsh.buckets(rows.keys_of(leads))

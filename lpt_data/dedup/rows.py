@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 
@@ -46,6 +46,28 @@ class Room(Protocol):
 
 
 @dataclass(frozen=True)
+class Chosen(Sequence[bytes]):
+    """The UTF-8 bytes of some rows (ascending positions), fetched when they are asked for: nothing is held twice."""
+
+    texts: Texts
+    positions: np.ndarray  # int64 [n]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(bytes, self.texts.some(self.positions))
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> Chosen: ...
+    def __getitem__(self, at: int | slice) -> bytes | Chosen:
+        found = self.positions[at]
+        return Chosen(self.texts, found) if isinstance(at, slice) else self.texts.one(int(found))
+
+
+@dataclass(frozen=True)
 class Rows:
     """All rows that could be read, at positions 0..n-1 in input order, those of a reference first."""
 
@@ -72,6 +94,10 @@ class Rows:
     def text(self, position: int) -> bytes:
         """The UTF-8 bytes of one row."""
         return self.texts.one(position)
+
+    def texts_of(self, positions: np.ndarray) -> Chosen:
+        """The UTF-8 bytes of some rows (ascending positions)."""
+        return Chosen(self.texts, positions)
 
     def band(self, number: int) -> Iterator[tuple[int, np.ndarray]]:
         """The keys of one band, uint64, block by block, each with its first position."""

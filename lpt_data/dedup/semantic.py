@@ -51,8 +51,11 @@ def pairs_of(
     rows: Rows, positions: np.ndarray, config: SemanticConfig, semantics: Semantics, progress: Progress
 ) -> Pairs:
     """Find which of some rows (ascending positions) mean alike."""
-    texts = [rows.text(position) for position in positions.tolist()]
-    return Pairs(find_alike(texts, positions < rows.references, config, semantics, progress), positions, config)
+    return Pairs(
+        find_alike(rows.texts_of(positions), positions < rows.references, config, semantics, progress),
+        positions,
+        config,
+    )
 
 
 class Meaning(NamedTuple):
@@ -168,8 +171,8 @@ def _meaning(rows: Rows, pairs: Pairs) -> Meaning:
     if pairs.config.same_numbers:
         met = np.bincount(one, minlength=count) > 1
         some = np.flatnonzero(met[vector] | (np.bincount(vector, minlength=count) > 1)[vector])
-        said = [rows.text(position).decode("utf-8", "replace") for position in positions[some].tolist()]
-        named[some] = numbers.signatures(said)
+        chosen = rows.texts_of(positions[some])
+        named[some] = numbers.signatures(text.decode("utf-8", "replace") for text in chosen)
     return Meaning(
         vector.astype(np.int32),
         np.concatenate([[0], np.cumsum(np.bincount(vector, minlength=count))]).astype(np.int64),

@@ -213,7 +213,7 @@ def find(rows: Rows, work: Work, tie: np.ndarray | None = None) -> tuple[Removal
         ranks[order] = np.arange(len(positions))
         return ranks
 
-    same = exact.classes(rows.sequence, rows.tokens, rank, rows.text, rows.group)
+    same = exact.classes(rows.sequence, rows.tokens, rank, rows.texts_of, rows.group)
     total = len(rows.rows)
     counts: dict[str, Any] = {}
 

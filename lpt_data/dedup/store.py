@@ -85,6 +85,18 @@ class Texts:
         offsets = self._spill.read(part, np.int64, rows + 1)
         return offsets, self._spill.read(part + 8 * (rows + 1), np.uint8, self._sizes[batch])
 
+    def some(self, positions: np.ndarray) -> Iterator[memoryview | bytes]:
+        """The UTF-8 bytes of some rows (ascending positions), one after the other."""
+        cuts = np.searchsorted(positions, self.firsts)
+        for batch in np.flatnonzero(np.diff(cuts)).tolist():
+            mine, part = positions[cuts[batch] : cuts[batch + 1]], self._parts[batch]
+            if isinstance(part, int):  # few of a batch as a rule: the rest is not fetched
+                yield from map(self.one, mine.tolist())
+                continue
+            offsets, places, view = part[0], mine - self.firsts[batch], part[1].data
+            for start, end in zip(offsets[places].tolist(), offsets[places + 1].tolist(), strict=True):
+                yield view[start:end]
+
     def one(self, position: int) -> bytes:
         """The UTF-8 bytes of one row."""
         batch = bisect_right(self.firsts, position) - 1

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lpt_data.report import words
-from lpt_data.report.html import Html, el, join
-from lpt_data.report.parts import Column, swatch, table
-from lpt_data.report.story import Flow, Histogram
+from lpt_data.report.parts import LISTED, Column, swatch, table
+from lpt_data.report.story import Curve, Flow, Histogram
+from manifests.html import Html, el, join
 
 WIDE = 1000  # units across
 FILES = 4  # sources that are named
@@ -146,6 +146,34 @@ def curve(points: Sequence[Sequence[float]], at: float, labels: tuple[str, str],
     return el(
         "figure", title, drawn, axis, told, el("details", el("summary", "The numbers"), numbers, class_="numbers")
     )
+
+
+def lines(given: Curve, dashed: Sequence[int] = ()) -> Html:
+    """Draw a metric over the steps, and in another colour what was measured of it; a dashed line at each step named."""
+    every = [point for points in given.lines.values() for point in points]
+    left, right = min(x for x, _ in every), max(x for x, _ in every)
+    low, high = min(y for _, y in every), max(y for _, y in every)
+    across, up = (right - left) or 1.0, (high - low) or 1.0
+    shapes = [el("line", x1=0, x2=WIDE, y1=100, y2=100, class_="base")]
+    for step in dashed[:LISTED]:
+        if left <= step <= right:
+            at = _at(WIDE * (step - left) / across)
+            shapes.append(el("line", x1=at, x2=at, y1=0, y2=100, class_="mark"))
+    keys, rows = [], []
+    for number, (name, points) in enumerate(given.lines.items()):
+        path = " ".join(f"{_at(WIDE * (x - left) / across)},{_at(99 - 97 * (y - low) / up)}" for x, y in points)
+        shapes.append(el("polyline", points=path, class_="curve second" if number else "curve"))
+        ends = f"{words.value(points[0][1])} to {words.value(points[-1][1])}"
+        keys.append(el("li", swatch("gone-1" if number else "kept"), name, " ", el("span", ends, class_="dim n")))
+        rows += [[name, x, y] for x, y in points]
+    said = f"{given.name} from step {left:,} to {right:,}, between {words.value(low)} and {words.value(high)}"
+    axis = el("div", [el("span", f"step {left:,}"), el("span", f"{right:,}")], class_="axis n")
+    numbers = table([Column("metric"), Column("step", number=True), Column("value", number=True)], rows, caption=said)
+    return el(
+        "figure", el("figcaption", given.name), el("ul", keys, class_="legend"), _svg(shapes, WIDE, 102, "plot", said),
+        axis, el("p", f"between {words.value(low)} and {words.value(high)}", class_="dim small"),
+        el("details", el("summary", "The numbers"), numbers, class_="numbers"),
+    )  # fmt: skip
 
 
 def twin_bar(asked: float, observed: float) -> Html:

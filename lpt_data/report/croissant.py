@@ -11,8 +11,8 @@ from typing import Any
 
 from lpt_data.report import words
 from lpt_data.report.card import size_category
-from lpt_data.report.html import code_points
 from lpt_data.report.story import ColumnStory, ManifestStory, SplitStory
+from manifests.html import code_points
 
 CONTEXT: dict[str, Any] = {
     "@language": "en",

@@ -13,8 +13,8 @@ from functools import cache
 from importlib.resources import files
 
 from lpt_data.report import words
-from lpt_data.report.html import Child, Html, el, join
 from lpt_data.report.parts import section
+from manifests.html import Child, Html, el, join
 
 LARGEST = 2_000_000  # bytes of a page
 ROOM_FOR_THE_REST = 100_000  # bytes: head, contents, notes

@@ -1,4 +1,4 @@
-"""Which record a reference names: an admission by name, version, id or path, or a stage by its id."""
+"""Which record a reference names: an admission by name, version, id or path, a stage by its id, a run by its folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from lpt_data.progress import Progress, silent
 from lpt_data.report.manifest_story import manifest_story
+from lpt_data.report.run_story import run_story
 from lpt_data.report.stage_story import stage_story
 from lpt_data.report.story import ManifestStory, StageStory, Story
 from manifests.catalog import Catalog
@@ -19,11 +20,14 @@ STAGE = "lpt.stage/1"
 
 
 def story_of(catalog: Catalog | None, ref: str, *, progress: Progress = silent) -> Story:
-    """Return the story of NAME, NAME@VERSION, DIR/manifest.json, a stage id or an object id (or the start of one).
+    """Return the story of NAME, NAME@VERSION, DIR/manifest.json, a stage id or an object id (or the start of one), the
+    folder of a run or its id.
 
     A name goes before an id. Raises BadInputError when there is no such record, UsageError for a record that has no
     report.
     """
+    if (run := run_story(catalog, ref)) is not None:
+        return run
     stage = _stage(catalog, ref) if catalog is not None and _PREFIX.fullmatch(ref) else None
     if stage is not None and catalog is not None and not any(catalog.find(TYPE, strict=False, name=ref)):
         return stage_story(catalog, *stage, progress=progress)
@@ -44,10 +48,11 @@ def story_of(catalog: Catalog | None, ref: str, *, progress: Progress = silent) 
 
 
 def manifest_of(catalog: Catalog | None, ref: str, *, progress: Progress = silent) -> ManifestStory:
-    """Return the story of an admission; raise UsageError for a stage."""
+    """Return the story of an admission; raise UsageError for a stage or a run."""
     story = story_of(catalog, ref, progress=progress)
-    if isinstance(story, StageStory):
-        raise UsageError("a stage is no data set", seen=f"{ref}: {story.title}", next="NAME or NAME@VERSION")
+    if not isinstance(story, ManifestStory):
+        what = "a stage" if isinstance(story, StageStory) else "a run"
+        raise UsageError(f"{what} is no data set", seen=f"{ref}: {story.title}", next="NAME or NAME@VERSION")
     return story
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from lpt_data.report import charts, topics, words
 from lpt_data.report.document import document
-from lpt_data.report.html import Child, Html, el, join
 from lpt_data.report.parts import (
     Cell,
     Column,
@@ -24,6 +23,7 @@ from lpt_data.report.parts import (
 )
 from lpt_data.report.stage_page import evidence, foot
 from lpt_data.report.story import FailingRow, JudgedCheck, ManifestStory
+from manifests.html import Child, Html, el, join
 
 POLICY = 40_000  # characters of a policy
 NAMED = 8  # checks named beside the verdict

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lpt_data.report import words
-from lpt_data.report.html import code_points
+from manifests.html import code_points
 
 _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>()#+|!~&"})
 

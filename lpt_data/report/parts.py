@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lpt_data.report import words
-from lpt_data.report.html import Child, Html, el, join, one_line
 from lpt_data.report.story import Pair, Pieces
+from manifests.html import Child, Html, el, join, one_line
 
 TEASER = 90  # characters of a text in the line that opens it
 NOTES = 20  # shown of what is not on a page

@@ -48,11 +48,30 @@ MANIFEST: Mapping[str, Any] = {
 }
 
 
-def check_shape(body: Mapping[str, Any], origin: str) -> None:
-    """Raise BadInputError naming the first field of a manifest that a report cannot read."""
-    fault = _fault(body, MANIFEST, "")
-    if fault:
-        raise BadInputError("the manifest is damaged", seen=f"{origin}: {fault}", next="copy it again from its source")
+RUN: Mapping[str, Any] = {
+    "run_id": str,
+    "algorithm": str,
+    "status": str,
+    "steps?": int,
+    "seconds?": NUMBER,
+    "tokens_per_second?": NUMBER,
+    "peak_memory_bytes?": NUMBER,
+    "config?": {},
+    "model?": {},
+    "checkpoint?": {},
+    "proof?": {},
+    "best?": {},
+    "failures?": [str],
+}
+
+
+def check_shape(
+    body: Any, origin: str, shape: Mapping[str, Any] = MANIFEST, what: str = "the manifest is damaged"
+) -> None:
+    """Raise BadInputError naming the first field of a record that a report cannot read."""
+    fault = _fault(body, shape, "")
+    if fault or not isinstance(body, Mapping):
+        raise BadInputError(what, seen=f"{origin}: {fault}", next="copy it again from its source")
 
 
 def _fault(value: Any, shape: Any, where: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from lpt_data.report import charts, topics, words
 from lpt_data.report.document import ROOM_FOR_TEXTS, document
-from lpt_data.report.html import Child, Html, el, join
 from lpt_data.report.meaning import meanings
 from lpt_data.report.parts import (
     Cell,
@@ -23,6 +22,7 @@ from lpt_data.report.parts import (
     toolbar,
 )
 from lpt_data.report.story import Pair, StageStory, contamination_of
+from manifests.html import Child, Html, el, join
 
 
 def stage_page(story: StageStory) -> str:

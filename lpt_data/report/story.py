@@ -177,7 +177,33 @@ class ManifestStory:
         return [told for told in found if told is not None]
 
 
-Story = StageStory | ManifestStory
+@dataclass(frozen=True)
+class Curve:
+    """A metric over the steps of a run, and what was measured of it on other rows; thinned to what can be seen."""
+
+    name: str
+    lines: Mapping[str, tuple[tuple[float, float], ...]]  # by name: (step, value), steps rising
+    steps: int  # that were logged
+
+
+@dataclass(frozen=True)
+class RunStory:
+    """One training run: its record, its metrics, and the batches that it set aside."""
+
+    id: str
+    body: Mapping[str, Any]  # lpt.run/1
+    curves: tuple[Curve, ...]
+    skipped: tuple[int, ...]  # steps that moved no weight
+    files: tuple[Path, ...]  # of its folder that were read
+    notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What the run is called on a page."""
+        return str(self.body["run_id"])
+
+
+Story = StageStory | ManifestStory | RunStory
 
 
 def contamination_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

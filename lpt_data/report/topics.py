@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lpt_data.report import charts, words
-from lpt_data.report.html import Child, Html, el, join
 from lpt_data.report.parts import Cell, Column, digest, facts, section, swatch, table
+from manifests.html import Child, Html, el, join
 
 Body = Mapping[str, Any]
 

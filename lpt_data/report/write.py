@@ -13,8 +13,9 @@ from lpt_data.report.attestation import statement
 from lpt_data.report.card import card, stage_markdown
 from lpt_data.report.croissant import croissant
 from lpt_data.report.manifest_page import manifest_page
+from lpt_data.report.run_page import run_markdown, run_page
 from lpt_data.report.stage_page import stage_page
-from lpt_data.report.story import ManifestStory, StageStory, Story
+from lpt_data.report.story import ManifestStory, RunStory, StageStory, Story
 from manifests.errors import BadInputError, UsageError
 from manifests.files import write_atomic
 
@@ -23,12 +24,13 @@ _JSON = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE |
 
 @dataclass(frozen=True)
 class Format:
-    """How a report is written: the end of its file's name, and who writes it of an admission and of a stage."""
+    """How a report is written: the end of its file's name, and who writes it of an admission, a stage, a run."""
 
     suffix: str
     folder_name: str  # what it is called in a folder of exports
     of_manifest: Callable[[ManifestStory], str]
     of_stage: Callable[[StageStory], str] | None = None
+    of_run: Callable[[RunStory], str] | None = None
 
 
 def _json(value: Any) -> str:
@@ -36,9 +38,9 @@ def _json(value: Any) -> str:
 
 
 FORMATS: Mapping[str, Format] = {
-    "html": Format(".html", "report.html", manifest_page, stage_page),
-    "md": Format(".md", "README.md", card, stage_markdown),
-    "json": Format(".json", "report.json", lambda s: _json(asdict(s)), lambda s: _json(asdict(s))),
+    "html": Format(".html", "report.html", manifest_page, stage_page, run_page),
+    "md": Format(".md", "README.md", card, stage_markdown, run_markdown),
+    "json": Format(".json", "report.json", *[lambda s: _json(asdict(s))] * 3),
     "croissant": Format(".croissant.json", "croissant.json", lambda s: _json(croissant(s))),
     "in-toto": Format(".intoto.json", "statement.intoto.json", lambda s: _json(statement(s))),
 }
@@ -54,20 +56,26 @@ def format_of(name: str) -> Format:
 
 
 def rendered(story: Story, name: str) -> bytes:
-    """Return a report; the same story gives the same bytes. Raises UsageError where a stage has no such format."""
+    """Return a report; the same story gives the same bytes. Raises UsageError for a format of data sets alone."""
     wanted = format_of(name)
     if isinstance(story, ManifestStory):
         text = wanted.of_manifest(story)
-    elif wanted.of_stage is not None:
+    elif isinstance(story, StageStory) and wanted.of_stage is not None:
         text = wanted.of_stage(story)
+    elif isinstance(story, RunStory) and wanted.of_run is not None:
+        text = wanted.of_run(story)
     else:
-        raise UsageError(f"a stage is no data set, so it has no {name}", seen=story.title, next="--format html")
+        what = "a run" if isinstance(story, RunStory) else "a stage"
+        raise UsageError(f"{what} is no data set, so it has no {name}", seen=story.title, next="--format html")
     return text.encode("utf-8", "backslashreplace")
 
 
 def default_name(story: Story, name: str) -> str:
-    """Return how the file of a report is called: NAME@V.html, STAGE-ID.html."""
-    start = story.ref if isinstance(story, ManifestStory) else f"{story.body['stage']}-{story.body['stage_id']}"
+    """Return how the file of a report is called: NAME@V.html, STAGE-ID.html, RUN.html."""
+    if isinstance(story, RunStory):
+        start = story.title
+    else:
+        start = story.ref if isinstance(story, ManifestStory) else f"{story.body['stage']}-{story.body['stage_id']}"
     return "".join(c if c.isalnum() or c in "@._-" else "_" for c in start) + format_of(name).suffix
 
 
@@ -88,6 +96,8 @@ def write(path: Path, story: Story, name: str) -> int:
 
 def _named(story: Story) -> set[Path]:
     body = story.body
+    if isinstance(story, RunStory):
+        return {path.resolve() for path in story.files}
     names = ("sources", "against") if isinstance(story, ManifestStory) else ("inputs", "outputs", "references")
     entries = [entry for name in names for entry in body.get(name) or ()]
     if isinstance(story, ManifestStory):

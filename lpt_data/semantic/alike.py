@@ -10,6 +10,7 @@ The id is a hash of the embedder and of all texts, so pairs of other data or of 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def check(config: SemanticConfig) -> float:
 
 
 def find_alike(
-    texts: list[bytes], outside: np.ndarray, config: SemanticConfig, semantics: Semantics, progress: Progress
+    texts: Sequence[bytes], outside: np.ndarray, config: SemanticConfig, semantics: Semantics, progress: Progress
 ) -> Alike:
     """Find the pairs of texts (UTF-8) that mean alike; those marked in ``outside`` are not compared with each other.
 

@@ -12,6 +12,7 @@ behind the last one. Two runs may write at once: names are unique and a text tha
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +29,7 @@ _HEADER = b"lpt.embeddings"
 _FILES = "[0-9]*.arrow"  # what a kill leaves unfinished starts with a dot
 
 
-def keys_of(texts: list[bytes]) -> np.ndarray:
+def keys_of(texts: Iterable[bytes]) -> np.ndarray:
     """Return the keys of UTF-8 texts, uint8 [n, 16]."""
     digest = hashlib.sha256
     return np.frombuffer(b"".join(digest(text).digest()[:KEY] for text in texts), np.uint8).reshape(-1, KEY)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 import numpy as np
 import xxhash
@@ -48,7 +49,7 @@ def overlap(a: frozenset[str], b: frozenset[str]) -> float:
     return len(a & b) / len(a | b) if a or b else 1.0
 
 
-def signatures(texts: list[str]) -> np.ndarray:
+def signatures(texts: Iterable[str]) -> np.ndarray:
     """Return the signature of each text, uint64 [n]."""
     return np.array([signature(text) for text in texts], np.uint64)
 

@@ -7,7 +7,7 @@ which order vectors are compared, is a function of the set of texts and not of t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Distinct:
     inside: int  # texts that some position which is not `outside` has
 
 
-def distinct_texts(texts: list[bytes], outside: np.ndarray | None = None) -> Distinct:
+def distinct_texts(texts: Sequence[bytes], outside: np.ndarray | None = None) -> Distinct:
     """Return the distinct ones of UTF-8 texts; ``outside`` (bool [n]) marks the positions of other data."""
     keys = keys_of(texts)
     words = as_words(keys)
@@ -82,7 +82,7 @@ class Vectors:
     told: dict[str, Any]
 
 
-def vectors_of(texts: list[bytes], distinct: Distinct, source: Source, progress: Progress = silent) -> Vectors:
+def vectors_of(texts: Sequence[bytes], distinct: Distinct, source: Source, progress: Progress = silent) -> Vectors:
     """Return the vectors of distinct texts; the model is loaded only when some are not in the cache."""
     words = as_words(distinct.keys)
     order = np.lexsort((words[:, 1], words[:, 0]))
@@ -115,7 +115,7 @@ def vectors_of(texts: list[bytes], distinct: Distinct, source: Source, progress:
 
 
 def _embedded(
-    texts: list[bytes],
+    texts: Sequence[bytes],
     first: np.ndarray,
     unknown: np.ndarray,
     embedder: embed.Embedder,

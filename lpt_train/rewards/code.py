@@ -7,9 +7,10 @@ imports and helpers, trusted, because they are the problem's. ``solution`` is a 
 The program is the last Python fence of the completion, or all of it. It must be plain functions over plain data; see
 `trial` for how it is kept from its own verdict and `confine` for what it cannot do.
 
-Too much CPU time, memory or waiting is a failure of the program: 0. What this machine cannot lock in is not run, and
-what cannot be read is None. Left out: programs judged by what they print, tests of classes, packages besides the
-standard library.
+Too much CPU time, memory or waiting is a failure of the program: 0. The clock stands still while a program waits for a
+processor, up to its time once more; one that even so had less than its time is None: a busy machine fails nobody. What
+this machine cannot lock in is not run, and what cannot be read is None. Left out: programs judged by what they print,
+tests of classes, packages besides the standard library.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from typing import Any
 from lpt_train.rewards import trial
 from lpt_train.rewards.verifier import Canary, Verifier
 
-WALL_SECONDS = 4.0  # of one trial; its CPU time is limited to less
+WALL_SECONDS = 4.0  # of one trial, not counting what it waits for a processor; its CPU time is limited to less
+LEAST_WAIT = 0.05  # share of the time; a wait for a processor that is shorter gives no more time
 # Of one process, by the names of its resource limits: seconds, bytes of memory and of a file, open files, threads.
 LIMITS = {"CPU": 2, "AS": 512 << 20, "FSIZE": 8 << 20, "NOFILE": 32, "NPROC": 64}
 START = (
@@ -93,7 +95,8 @@ def program(completion: str, given: Problem) -> str:
 def run(
     source: str, given: Problem, *, limits: Mapping[str, int] = LIMITS, seconds: float = WALL_SECONDS
 ) -> tuple[str, str]:
-    """Return (verdict, detail): passed, failed, broken (the tests), unsafe (this machine cannot lock it in)."""
+    """Return (verdict, detail): passed, failed, broken (the tests), busy (the machine gave it too little time), unsafe
+    (this machine cannot lock it in)."""
     nonce = secrets.token_hex(16)
     job = {"tests": given.tests, "entry_point": given.entry_point, "prefix": given.prefix, "nonce": nonce}
     folder = tempfile.mkdtemp(prefix="lpt-trial-")
@@ -108,7 +111,7 @@ def run(
         start_new_session=True,
     )
     try:
-        said = _watched(process, [settings, source, job], folder, time.monotonic() + seconds)
+        said = _watched(process, [settings, source, job], folder, seconds)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -118,22 +121,30 @@ def run(
                 with contextlib.suppress(OSError):
                     pipe.close()
         shutil.rmtree(folder, ignore_errors=True)
-    if said.get("verdict") == "unsafe" and "nonce" not in said:
-        return "unsafe", str(said.get("detail", ""))
+    if said.get("verdict") in ("unsafe", "busy") and "nonce" not in said:
+        return str(said["verdict"]), str(said.get("detail", ""))
     if said.get("nonce") != nonce:
         return "failed", str(said.get("detail", "the trial ended without a verdict"))
     return str(said["verdict"]), str(said["detail"])
 
 
-def _watched(process: subprocess.Popen[bytes], messages: list[Any], folder: str, deadline: float) -> dict[str, Any]:
+def _watched(process: subprocess.Popen[bytes], messages: list[Any], folder: str, seconds: float) -> dict[str, Any]:
     """Feed a trial and return its verdict; one that takes too long or writes too much has none."""
+    began, more = time.monotonic(), 0.0
     assert process.stdin is not None
     assert process.stdout is not None
     found = bytearray()
     with contextlib.suppress(BrokenPipeError):  # it ended before it had read all
         for message in messages:
             trial.send(process.stdin.fileno(), message)
-    while (left := deadline - time.monotonic()) > 0:
+    while True:
+        left = began + seconds + more - time.monotonic()
+        if left <= 0:
+            waited = _waited(process.pid, seconds + more)
+            if more >= seconds or waited - more < LEAST_WAIT * seconds:
+                break
+            more = min(seconds, waited)
+            continue
         if not select.select([process.stdout], [], [], min(LOOK_EVERY, left))[0]:
             if _written(folder) > MAX_FOLDER:
                 return {"detail": "the program wrote too much"}
@@ -146,7 +157,27 @@ def _watched(process: subprocess.Popen[bytes], messages: list[Any], folder: str,
                 said = json.loads(bytes(found[4 : 4 + size]))
                 return said if isinstance(said, dict) else {}
             return {}
-    return {"detail": f"no verdict within {WALL_SECONDS:g} s"}
+    if more - waited < -LEAST_WAIT * seconds:  # of `seconds` of its own it had less
+        return {"verdict": "busy", "detail": f"no verdict within {seconds + more:g} s on a busy machine"}
+    return {"detail": f"no verdict within {seconds:g} s"}
+
+
+def _waited(session: int, elapsed: float) -> float:
+    """Seconds that the processes of a trial were ready to run and no processor was free; where the kernel does not
+    tell, all the seconds in which they did not run."""
+    waited = ran = 0.0
+    told = True
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):  # it has just ended
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) != session:
+                continue
+            ran += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            try:
+                waited += int((entry / "schedstat").read_text().split()[1]) / 1e9
+            except FileNotFoundError:
+                told = False
+    return waited if told else elapsed - ran
 
 
 def _written(folder: str) -> int:

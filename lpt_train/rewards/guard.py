@@ -16,7 +16,7 @@ from typing import Any
 from lpt_train.rewards import FROM_RECORD, REWARDS, RewardTerm
 from lpt_train.rewards.pool import Item, RewardPool
 
-SECONDS, MEMORY_MB = 8.0, 2048  # of one call; a trial of a program ends itself after 4 s
+SECONDS, MEMORY_MB = 10.0, 2048  # of one call; a trial of a program ends itself after 4 s, on a busy machine after 8
 MOST_WORKERS = 8
 NO_SCORE = "no_score_given"  # the verifier's own answer, no failure of it
 

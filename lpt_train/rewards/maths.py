@@ -5,8 +5,8 @@ in the last ``<answer>…</answer>``; in the last ``\boxed{…}``; on the last l
 last number of the text (or what follows the last "answer is", where the gold is no number). A number may be an integer,
 a decimal, a fraction (``3/4``, ``\frac{3}{4}``), a mixed number, a percentage, arithmetic of those with integer powers
 and square roots of squares;
-thousands commas, currency, degrees and a unit behind it are form. ``50%`` equals 50 and 1/2. Pairs, intervals and sets
-are compared part by part. No floats: 0.333 is not 1/3.
+thousands commas, currency, degrees, a unit behind it and words around the only number are form. ``50%`` equals 50 and
+1/2. Pairs, intervals and sets are compared part by part. No floats: 0.333 is not 1/3.
 
 Left out: algebra (``x + 1`` equals ``1 + x`` by its text alone, that is, not at all), words for numbers. Nothing of the
 text is evaluated but the grammar below, and its numbers are bounded.
@@ -40,14 +40,27 @@ _SAME = (
 )  # fmt: skip
 _NAMED = re.compile(r"^\s*[a-zA-Z]\w{0,12}(?:\([a-z]\))?\s*=\s*(?=[^=])")
 _VARIABLE = r"(?!\s*[abijknpqruvwxyz](?:\^|\s*$))"  # 3x, 6r^2 and 2i are no 3, 6 and 2
+_TIMES = "hundred|thousand|million|billion|trillion|dozen"  # make another number of the one before
 _UNIT = re.compile(
-    rf"(?<=[\d)}}%]){_VARIABLE}" r"\s*[a-zA-Z\u00b5][a-zA-Z .\u00b5]{0,40}(?:\^\{?[23]\}?)?(?:/[a-zA-Z]{1,20})?\s*$"
+    rf"(?<=[\d)}}%]){_VARIABLE}(?!\s*(?:{_TIMES})\b)"
+    r"\s*[a-zA-Z\u00b5][a-zA-Z .\u00b5]{0,40}(?:\^\{?[23]\}?)?(?:/[a-zA-Z]{1,20})?\s*$"
 )
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+(?:\.\d+)?|\.\d+)|(?P<frac>\\frac)|(?P<sqrt>\\sqrt)"
     r"|(?P<mark>[-+*/^(){}%]))"
 )
 _SAID = re.compile(r"(?i)\banswer(?: is|:| =)[ \t]*:?[ \t]*([^\n]{1,300})")
+_LABEL = re.compile(r"(?i)(?:the )?(?:final )?(?:answer|result|solution)(?: is)?[ \t]*(?:[:=][ \t*]*|$)")
+# Words with a number among them: no signs of calculation, no name beside the number or in front of a bracket, nothing
+# that makes another number of it.
+_NO_SENTENCE = re.compile(
+    r"(?i)[\\^_+*/=<>|{}\[\]\u2264\u2265\u00b1\u221a\u03c0\u221e]|(?<![a-z])[b-hj-z]\s*\("
+    r"|\d\s*-?\s*[b-hj-z](?![a-z'])|(?<![a-z'])[b-hj-z]\s*-?\s*\d"
+    r"|\b(?:log|ln|lg|exp|sqrt|root|sin|cos|tan|cot|sec|csc|mod|pi|tau|infinity|factorial|squared|cubed|plus|minus|times"
+    rf"|{_TIMES}|half|not|than|least|most|or)\b"
+)
+_EQUALS = re.compile(r"^[a-zA-Z ]{1,60}=(?=[^=]*$)")  # so x = 3
+_WORD = re.compile(r"(?i)[a-z]{2}")
 _LABELLED = re.compile(r"(?im)^[ \t]*(?:final )?(?:answer|a):[ \t]*([^\n]{1,300})$")
 _BRACKETED = re.compile(r"(\\\{|[(\[])(.*)(\\\}|[)\]])", re.DOTALL)
 _THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)")
@@ -296,11 +309,30 @@ def marked(completion: str) -> str | None:
     text = completion[-MAX_TAIL:]
     at = text.rfind("####")
     heading = at < max(text.rfind("\\boxed{"), text.rfind("</answer>"))  # of Markdown, with the answer below it
-    if at >= 0 and not heading and (line := text[at + 4 :].strip(" \t:*").split("\n", 1)[0]).strip():
+    if at >= 0 and not heading and (line := _behind(text[at + 4 :])):
         return line
     lines = _LABELLED.findall(text)
     said = (last_tagged(text), boxed(text), lines[-1] if lines else None)
     return next((part for part in said if part is not None and part.strip()), None)
+
+
+def _behind(text: str) -> str:
+    """The line behind ``####`` without a label such as ``Answer:``; where the label is all of it, the next line."""
+    line, _, rest = text.strip(" \t:*").partition("\n")
+    label = _LABEL.match(line)
+    said = line[label.end() if label else 0 :].strip(" \t*")
+    if label and not said:
+        said = rest.lstrip().partition("\n")[0].strip(" \t*")
+    return said
+
+
+def _only_number(said: str) -> Number | None:
+    """The number of a sentence that has one and means it; two are two guesses, and ``3x`` is no 3."""
+    found = numbers(said)
+    plain = _EQUALS.sub("", _plain(said), count=1)
+    if isinstance(whole := _number(plain), Number):
+        return whole if len(found) == 1 else None
+    return Number(found[0]) if len(found) == 1 and _WORD.search(plain) and not _NO_SENTENCE.search(plain) else None
 
 
 def gold(answer: str) -> Answer | None:
@@ -316,8 +348,8 @@ def score(completion: str, answer: str) -> float | None:
     said = marked(completion)
     if said is not None:
         found = read(said)
-        if not isinstance(found, Number) and isinstance(expected, Number) and len(only := numbers(said)) == 1:
-            found = Number(only[0])  # a sentence with one number in it; two are two guesses
+        if not isinstance(found, Number) and isinstance(expected, Number):
+            found = _only_number(said) or found
         return float(found is not None and same(found, expected))
     text = completion[-MAX_TAIL:]
     if isinstance(expected, Number):

@@ -19,9 +19,11 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +33,7 @@ from typing import IO, Any, NamedTuple
 
 from lpt_train.rewards import FROM_RECORD, REWARDS, RewardTerm
 from lpt_train.rewards import worker as worker_module
+from lpt_train.rewards.log import BoundedLog
 from lpt_train.rewards.worker import HEADER, frame
 from manifests.errors import BadInputError
 
@@ -70,6 +73,7 @@ class _Job:
 @dataclass
 class _Worker:
     process: subprocess.Popen[bytes]
+    folder: Path  # its temporary files, and those of what it starts
     buffer: bytearray = field(default_factory=bytearray)
     job: _Job | None = None
     asked_at: float = 0.0
@@ -83,7 +87,8 @@ class RewardPool:
     ``seconds`` is the time limit of one item (and of one batch, before its items are tried singly); ``memory_mb``
     bounds a worker's address space. ``network`` says how workers are kept off the network: ``namespace``, ``audit
     hook``, or ``none needed`` (only verifiers of the table, none of which opens a connection). ``failures`` counts
-    unscorable items by reason; ``examples`` keeps one message per reason. Not for several threads.
+    unscorable items by reason; ``examples`` keeps one message per reason. Temporary files lie in one folder and go with
+    their worker, however it ends. Not for several threads.
     """
 
     def __init__(
@@ -100,7 +105,8 @@ class RewardPool:
         self.failures: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
         self.network = ""
-        self._log: IO[bytes] | None = log.open("ab") if log is not None else None
+        self._log = BoundedLog(log) if log is not None else None
+        self._folder = tempfile.TemporaryDirectory(prefix="lpt-rewards-", ignore_cleanup_errors=True)
         self._workers: list[_Worker] = []
         self._sizes: dict[tuple[int, str], int] = {}  # (term, what is asked) -> items of the next message
         try:
@@ -121,6 +127,7 @@ class RewardPool:
         for worker in self._workers:
             _kill(worker)
         self._workers.clear()
+        self._folder.cleanup()
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -244,19 +251,20 @@ class RewardPool:
         return Score(sum(term.weight * value for term, value in zip(self.terms, known, strict=True)), tuple(row))
 
     def _start(self) -> _Worker:
+        folder = Path(tempfile.mkdtemp(dir=self._folder.name))
         process = subprocess.Popen(
             [sys.executable, "-P", worker_module.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._log if self._log is not None else subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            stderr=self._log.descriptor if self._log is not None else subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(folder)},
             start_new_session=True,
         )
         assert process.stdin is not None
         assert process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)
         os.set_blocking(process.stdout.fileno(), False)
-        worker = _Worker(process)
+        worker = _Worker(process, folder)
         settings = {
             "path": [entry or os.getcwd() for entry in sys.path],
             "terms": [term.name for term in self.terms],
@@ -375,7 +383,7 @@ def _receive(worker: _Worker) -> dict[str, Any] | None:
 
 
 def _kill(worker: _Worker) -> None:
-    """Ends the worker and whatever it started, and closes its pipes."""
+    """Ends the worker and whatever it started, closes its pipes and sweeps its temporary files."""
     process = worker.process
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -386,6 +394,7 @@ def _kill(worker: _Worker) -> None:
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
+    shutil.rmtree(worker.folder, ignore_errors=True)
 
 
 _RETRIED = {"time_limit_passed", "process_ended", "error_raised", "memory_limit_reached"}

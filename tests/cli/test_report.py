@@ -38,6 +38,18 @@ def test_a_page_of_an_admission_and_of_a_stage(folder):
     assert name in (folder / "stage.html").read_text()
 
 
+def test_a_page_of_a_run_needs_no_catalog(tmp_path):
+    run = {"run_id": "sft-1", "algorithm": "sft", "status": "running"}
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "run.json").write_text(json.dumps(run))
+    (tmp_path / "first" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+    ran = invoke("report", "first", cwd=tmp_path)
+    assert (ran.code, ran.stdout) == (0, "sft-1.html\n")
+    assert "2.5" in (tmp_path / "sft-1.html").read_text()
+    (tmp_path / "first" / "run.json").write_text("{")
+    refused(invoke("report", "first", cwd=tmp_path), 5, "record of the run cannot be read")
+
+
 def test_one_object_on_stdout_and_files_in_a_folder(folder):
     assert json.loads(invoke("report", "sums@1", "--format", "json", "--out", "-", cwd=folder).stdout)["checks"]
     (folder / "cards").mkdir()

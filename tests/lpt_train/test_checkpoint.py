@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lpt_train.adapters import adamw, attach
+from lpt_train.adapters import attach
 from lpt_train.checkpoint import (
     checkpoint_sha256,
     load_checkpoint,
@@ -23,6 +23,7 @@ from lpt_train.checkpoint import (
 from lpt_train.checkpoint_folders import checkpoints, latest, recover
 from lpt_train.config import Lora, Optim
 from lpt_train.models import load_model, resolve
+from lpt_train.optimizers import make_optimizer
 from manifests.errors import BadInputError, LptError, RefusedError
 
 PROVENANCE = {
@@ -36,7 +37,7 @@ def trained(tiny, *, lora: bool):
     torch.manual_seed(0)
     model = load_model(str(tiny))
     model = attach(model, Lora(lora_r=2)) if lora else model
-    optimizer = adamw(model, Optim(weight_decay=0.1))
+    optimizer = make_optimizer(model, Optim(weight_decay=0.1))
     model(input_ids=torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss.backward()
     optimizer.step()
     return model, optimizer
@@ -60,7 +61,7 @@ def test_what_is_saved_comes_back_bit_for_bit(tiny, tmp_path, lora):
 
     fresh = load_model(str(tiny))
     fresh = attach(fresh, Lora(lora_r=2)) if lora else fresh
-    again = adamw(fresh, Optim(weight_decay=0.1))
+    again = make_optimizer(fresh, Optim(weight_decay=0.1))
     back = load_checkpoint(path, model=fresh, optimizer=again, provenance=PROVENANCE)
     assert (back.step, back.cursor, back.extra) == (1, {"place": 8}, {"pending": [1, 2]})
     assert torch.equal(back.tensors["buffer"], own["buffer"])

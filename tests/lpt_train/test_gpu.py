@@ -7,17 +7,26 @@ import signal
 
 import pytest
 import torch
-from train_cases import preferences, write_jsonl
+from reward_cases import ranked
+from train_cases import chats, preferences, write_jsonl
 
+from lpt_train.adapter_files import read_adapter
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import latest
 from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.config_kto import KTOConfig
+from lpt_train.config_lora import Lora
 from lpt_train.config_preference import PreferenceConfig
+from lpt_train.config_reward import RewardConfig
 from lpt_train.heads import token_logprobs
 from lpt_train.kto import train as train_kto
-from lpt_train.models import load_model
+from lpt_train.micro_batch import MicroBatch
+from lpt_train.models import load_adapter, load_model, load_tokenizer, placement
+from lpt_train.packing import render_rows
 from lpt_train.preference import train as train_preference
+from lpt_train.render import Renderer
+from lpt_train.reward import train as train_reward
 from lpt_train.sft import train
 
 pytestmark = [
@@ -110,9 +119,90 @@ def test_pairs_and_marked_completions_by_recordings(tiny, tmp_path):
         assert found["graph"]["rewards/margins"][1] > 0.5
 
 
+@pytest.mark.parametrize("ranking", ["pairs", "prompts", "plackett_luce"])
+def test_reward_models_by_recordings(tiny, tmp_path, ranking):
+    split = load_unadmitted(write_jsonl(tmp_path / "ranked.jsonl", ranked(12)), "preference")
+    options = {
+        "model": str(tiny), "ranking": ranking, "max_steps": 8, "learning_rate": 1e-3, "lora_r": 4,
+        "per_device_train_batch_size": 4, "max_length": 128,
+    }  # fmt: skip
+    losses = {}
+    for way in ("graph", "compiled", "eager"):
+        result = train_reward(
+            from_mapping(RewardConfig, options | {"execution": way}), split=split, out=tmp_path / way, eval_split=split
+        )
+        assert result.body["execution"] == way
+        assert result.body["reward_model"]["position"]["largest_difference"] < 0.05
+        losses[way] = result.body["metrics"]["loss"]
+    assert losses["graph"] == pytest.approx(losses["compiled"], abs=2e-2)
+    assert losses["graph"] == pytest.approx(losses["eager"], abs=2e-2)
+    narrow = {"dtype": "float32", "execution": "eager"}
+    plain = [
+        train_reward(
+            from_mapping(RewardConfig, options | narrow | {"device": device}), split=split, out=tmp_path / device
+        ).body["metrics"]["loss"]
+        for device in ("cpu", "cuda")
+    ]
+    assert plain[0] == pytest.approx(plain[1], abs=1e-3)
+
+
 def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):
     result = train(config(tiny, use_dora=True), split=sft_split, out=tmp_path / "dora")
     assert result.body["execution"] in ("graph", "eager")
     assert result.body["execution"] == "graph" or any("execution" in note for note in result.notes)
-    dropped = train(config(tiny, lora_dropout=0.2), split=sft_split, out=tmp_path / "dropout")
-    assert dropped.body["execution"] == "eager"
+
+
+def test_a_recording_drops_other_inputs_each_time(tiny):
+    """Dropout in a replayed graph: fresh in each step, of the right size, none in evaluation."""
+    model = load_for_training(str(tiny), Lora(lora_r=4, lora_dropout=0.5), placement("cuda"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.3)
+    rows = render_rows(chats(6), Renderer(load_tokenizer(str(tiny))), max_length=256).rows
+    run = MicroBatch(
+        model, placement("cuda"), lambda logp_N, batch, extras: (-(logp_N * batch.weights_N).sum(), {}),
+        execution="graph", longest=256, most_tokens=2048, most_rows=8, pad_id=0,
+    )  # fmt: skip
+    state = torch.cuda.get_rng_state()
+    losses = [float(run(rows, {})["loss"]) for _ in range(4)]
+    assert run.way == "graph"
+    assert len(set(losses)) == 4
+    torch.cuda.set_rng_state(state)
+    assert [float(run(rows, {})["loss"]) for _ in range(4)] == losses  # recording them took no draw
+    model.eval()
+    first, second = (run.row_logprobs(rows, "evaluation") for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("options", [{}, {"use_bnb_nested_quant": True, "use_dora": True}], ids=str)
+def test_four_bits_train_resume_and_read_back_as_trained(tiny, sft_split, tmp_path, options):
+    pytest.importorskip("bitsandbytes")
+    options = {"load_in_4bit": True, "lr_scheduler_type": "constant", **options}
+    whole = train(config(tiny, **options), split=sft_split, out=tmp_path / "whole")
+    assert whole.body["proof"]["verdict"] == "effective"
+    assert whole.body["metrics"]["loss"][1] < whole.body["metrics"]["loss"][0]
+    train(config(tiny, **options, max_steps=3), split=sft_split, out=tmp_path / "halves")
+    train(config(tiny, **options), split=sft_split, out=tmp_path / "halves", resume=True)
+    one, two = (latest(tmp_path / name / "checkpoints") for name in ("whole", "halves"))
+    assert (one / "adapter_model.safetensors").read_bytes() == (two / "adapter_model.safetensors").read_bytes()
+    model = load_for_training(str(tiny), config(tiny, **options).lora, placement("cuda")).eval()
+    read_adapter(model, one)
+    ids = torch.arange(5, 25)[None]
+    with torch.no_grad(), placement("cuda").autocast():
+        trained = model(ids.cuda()).logits.float().cpu()
+        read_back = load_adapter(str(one)).cuda()(ids.cuda()).logits.float().cpu()
+    torch.testing.assert_close(read_back, trained, atol=5e-2, rtol=0)
+
+
+def test_codes_of_the_gpu_are_those_of_the_cpu():
+    functional = pytest.importorskip("bitsandbytes").functional
+    weights = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
+    for nested in (False, True):
+        decoded = []
+        for device in ("cpu", "cuda"):
+            codes, state = functional.quantize_4bit(
+                weights.to(device), blocksize=64, quant_type="nf4", compress_statistics=nested
+            )
+            decoded.append(functional.dequantize_4bit(codes, state).cpu())
+        torch.testing.assert_close(*decoded, atol=1e-3, rtol=0)

@@ -63,7 +63,7 @@ def test_one_class_alone_is_refused(renderer):
 def run(tiny, tmp_path, name, **options):
     split = load_unadmitted(write_jsonl(tmp_path / "pairs.jsonl", preferences(12)), "preference")
     defaults = {"max_steps": 8, "learning_rate": 1e-2, "per_device_train_batch_size": 8, "lora_r": 4, "beta": 0.5}
-    arguments = {key: options.pop(key) for key in ("resume", "progress") if key in options}
+    arguments = {key: options.pop(key) for key in ("resume", "progress", "eval_split") if key in options}
     config = from_mapping(KTOConfig, {"model": str(tiny), **defaults, **options})
     result = train(config, split=split, out=tmp_path / name, **arguments)
     return result, [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
@@ -105,3 +105,27 @@ def test_classes_out_of_balance_are_told(tiny, tmp_path):
     assert any(
         "weigh 2.00 to 1" in note for note in run(tiny, tmp_path, "off", max_steps=1, desirable_weight=2)[0].notes
     )
+
+
+def test_it_measures_on_an_evaluation_split(tiny, tmp_path):
+    held_out = load_unadmitted(write_jsonl(tmp_path / "held.jsonl", preferences(20)[12:]), "preference")
+    found = {}
+    for size in (3, 16):
+        _, lines = run(
+            tiny, tmp_path, f"run{size}", eval_split=held_out, eval_steps=4, per_device_eval_batch_size=size,
+            lora_dropout=0.1, per_device_train_batch_size=4,
+        )  # fmt: skip
+        found[size] = [line for line in lines if "eval_loss" in line]
+    assert [line["step"] for line in found[3]] == [0, 4, 8]
+    first, *_, last = found[3]
+    assert first["eval_loss"] == pytest.approx(0.5, abs=1e-4)  # before the first step it is the reference itself
+    assert first["eval_kl"] == pytest.approx(0, abs=1e-4)
+    assert last["eval_loss"] < 0.49
+    assert last["eval_rewards/margins"] > 0
+    for one, other in zip(found[3], found[16], strict=True):  # however it is cut
+        measured = {name: value for name, value in one.items() if name.startswith("eval_")}
+        assert measured == pytest.approx({name: other[name] for name in measured}, abs=1e-5)
+    rows = [{"prompt": chat("q"), "completion": chat("", "yes")[1:], "label": True}]
+    one_class = load_unadmitted(write_jsonl(tmp_path / "one.jsonl", rows), "kto")
+    with pytest.raises(RefusedError, match="good and bad"):
+        run(tiny, tmp_path, "refused", eval_split=one_class)

@@ -11,7 +11,7 @@ import sys
 import pytest
 import torch
 
-from lpt_train.config import SFTConfig, from_mapping
+from lpt_train.config import SFTConfig, from_mapping, to_mapping
 from lpt_train.proof import Proof
 from lpt_train.runs import Run, StopRequest, check_resume
 from manifests.catalog import Catalog
@@ -133,7 +133,7 @@ def test_resuming_forgets_what_came_after_the_checkpoint(tmp_path, sft_split, ti
 def test_a_resume_may_change_what_is_watched_and_nothing_else(tmp_path, sft_split, tiny):
     body = create(tmp_path / "run", sft_split, tiny).body
     watched = from_mapping(SFTConfig, {"save_steps": 3, "logging_steps": 2, "eval_steps": 5, "save_total_limit": 9})
-    check_resume(body, body | {"config": {**body["config"], "run": watched.run.__dict__}})
+    check_resume(body, body | {"config": {**body["config"], "run": to_mapping(watched.run)}})
     for change in ({"learning_rate": 1}, {"max_length": 7}, {"seed": 1}, {"lora_r": 3}, {"packing": True}):
         changed = create(
             tmp_path / f"run-{next(iter(change))}", sft_split, tiny, config=from_mapping(SFTConfig, change)

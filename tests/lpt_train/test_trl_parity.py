@@ -37,13 +37,11 @@ def in_order(trainer):
 def as_they_stand(monkeypatch):
     """Our loops take the rows in the order of the file, as the sampler above does."""
     import lpt_train.data_order
-    import lpt_train.preference
 
     def at(start, count, *, units, seed):
         return [place % units for place in range(start, start + count)]
 
     monkeypatch.setattr(lpt_train.data_order, "units_at", at)
-    monkeypatch.setattr(lpt_train.preference, "units_at", at)
     assert packing.units_at(0, 1, units=1, seed=0) == [0]
 
 

@@ -46,12 +46,16 @@ def test_blank_rows_are_quarantined_and_match_nothing() -> None:
 
 def test_a_hash_collision_merges_nothing() -> None:
     texts = [b"one", b"two", b"one", b"three", b"ONE"]
-    found = classes(np.zeros(5, np.uint64), np.ones(5, np.int32), lambda rows: rows, texts.__getitem__)
+    found = classes(
+        np.zeros(5, np.uint64), np.ones(5, np.int32), lambda rows: rows, lambda rows: [texts[row] for row in rows]
+    )
     assert found.leader.tolist() == [0, 1, 0, 3, 0]
     assert found.same_bytes.tolist() == [True, True, True, True, False]
 
 
 def test_the_order_given_chooses_the_leader() -> None:
     texts = [b"a  b", b"A b", b"a b"]
-    found = classes(np.zeros(3, np.uint64), np.full(3, 2, np.int32), lambda rows: -rows, texts.__getitem__)
+    found = classes(
+        np.zeros(3, np.uint64), np.full(3, 2, np.int32), lambda rows: -rows, lambda rows: [texts[row] for row in rows]
+    )
     assert found.leader.tolist() == [2, 2, 2]

@@ -11,12 +11,16 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tiny_embedder import WORDS, static_model
 
-from lpt_data.config import DedupConfig
+from lpt_data.config import DedupConfig, SemanticConfig
 from lpt_data.dataset import Dataset
 from lpt_data.dedup import decide, spread
 from lpt_data.engines import ray as engine
 from lpt_data.progress import silent
+from lpt_data.semantic.alike import Semantics
+from lpt_data.semantic.models import find_model
+from lpt_data.semantic.vectors import source_of
 from lpt_data.stage import run_stage
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, UsageError
@@ -221,6 +225,27 @@ def test_a_node_that_has_left_is_not_taken_for_another_version(connected):
 def test_every_way_of_comparing_goes_over_the_cluster(connected, corpus, config):
     here = decide(Dataset.open([str(corpus)]), DedupConfig(**config), silent)
     same(here, over(connected, corpus, **config))
+
+
+def test_meanings_are_compared_beside_the_cluster(connected, tmp_path):
+    chosen = random.Random(3)
+    texts = [" ".join(chosen.choices(WORDS[4:16], k=9)) for _ in range(150)]
+    rows = [*texts, *(f"{text} away" for text in texts[::5]), *(text.replace("cat", "feline") for text in texts[::4])]
+    corpus = tmp_path / "rows.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    model = find_model(str(static_model(tmp_path / "m", feline="cat")))
+    semantics = Semantics(source_of(model, tmp_path / "catalog"), tmp_path / "catalog")
+    method = {
+        "method": ("minhash", "semantic"),
+        "ngram": 2,
+        "semantic": SemanticConfig(semantics.source.digest, 0.95, 0.9),
+    }
+    data = Dataset.open([str(corpus)])
+    here = decide(data, DedupConfig(**method), silent, semantics=semantics)
+    over = DedupConfig(engine="ray", ray_address=connected.address, **method)
+    there = decide(data, over, silent, semantics=semantics)
+    same(here, there)
+    assert {"near_duplicate", "semantic_duplicate"} <= set(there.decisions["reason"].to_pylist())
 
 
 def test_against_a_reference(connected, corpus, tmp_path):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpt_data.report.html import Html, code_points, el, one_line, text
 from lpt_data.report.markdown import block, code, said, table
+from manifests.html import Html, code_points, el, one_line, text
 
 
 class Read(HTMLParser):

@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import sys
+import tempfile
 import time
 
 
@@ -105,3 +106,20 @@ def never(completions, answers):
 def sometimes(completions, answers):
     """Unscorable for a third of the texts, by their content."""
     return [None if sum(map(ord, text)) % 3 == 0 else float(len(text)) for text in completions]
+
+
+def prints_much(completions, answers):
+    for completion in completions:
+        lines = [f"{completion} {n:06}\n" for n in range(11_111)]
+        sys.stdout.write("".join([*lines, f"end of {completion}\n"]))
+    sys.stdout.flush()
+    return [float(len(completions))] * len(completions)
+
+
+def leaves_files(completions, answers):
+    folder = tempfile.mkdtemp()
+    with open(os.path.join(folder, "left behind"), "w", encoding="utf-8") as file:
+        file.write(completions[0])
+    if "hang" in completions:
+        time.sleep(3600)
+    return [1.0] * len(completions)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -215,13 +217,34 @@ BOMBS = {
 def test_a_program_that_does_not_end_is_ended(source):
     limits = code.LIMITS | {"CPU": 1}
     began = set(_processes())
-    assert run(source, ADD, limits=limits, seconds=1.5)[0] == "failed"
+    assert run(source, ADD, limits=limits, seconds=1.5)[0] in ("failed", "busy")
     for _ in range(40):
         left = {pid for pid in set(_processes()) - began if "trial.main" in _command(pid)}
         if not left:
             return
         time.sleep(0.05)
     raise AssertionError(f"{len(left)} processes were left behind")
+
+
+def test_a_program_that_waits_by_itself_fails_and_one_that_gets_no_processor_does_not():
+    """The same limit of time: one sleeps, one shares its processor with nine others."""
+    assert run("import time\ndef add(a, b):\n    time.sleep(9)\n", ADD, seconds=1.0)[0] == "failed"
+    mine = os.sched_getaffinity(0)
+    spins = [sys.executable, "-c", "while True: pass"]
+    os.sched_setaffinity(0, {min(mine)})  # what is started from here on stays there, too
+    try:
+        others = [subprocess.Popen(spins, start_new_session=True) for _ in range(9)]  # each a share of its own
+        try:
+            source = "def add(a, b):\n    sum(range(15_000_000))\n    return a + b\n"
+            verdict, detail = run(source, ADD, seconds=1.0)
+            assert (verdict, "busy machine" in detail) == ("busy", True)
+            assert score(source, ANSWER) in (1.0, None)  # within 4 s, or 8
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+    finally:
+        os.sched_setaffinity(0, mine)
 
 
 def _processes() -> list[int]:

@@ -17,6 +17,7 @@ from lpt_train.checkpoint_folders import latest
 from lpt_train.config import Lora, from_mapping
 from lpt_train.config_grpo import GRPOConfig
 from lpt_train.models import load_model
+from lpt_train.observers import Ask
 from lpt_train.sampler.generate import Completion
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError, RefusedError, UsageError
@@ -343,3 +344,45 @@ def test_a_run_is_a_whole_number_of_generations(config):
         grpo.total_steps(made, 12)
     epochs = from_mapping(GRPOConfig, {"max_steps": -1, "num_train_epochs": 2}, config)
     assert grpo.total_steps(epochs, 13) == 13  # two prompts a step
+
+
+def test_a_generation_that_spikes_twice_goes_back_with_its_sampler_and_its_rollouts(
+    config, split, tmp_path, catalog, monkeypatch
+):
+    made = options(config, max_steps=6, save_steps=2, spike_guard=True, lr_scheduler_type="constant")
+    honest, calls = grpo.update, []
+
+    def spoiled(policy, rows, config):
+        calls.append(1)
+        found = honest(policy, rows, config)
+        return found | {"loss": math.nan} if len(calls) in (4, 5) else found
+
+    monkeypatch.setattr(grpo, "update", spoiled)
+    result = train(made, split, tmp_path / "run", catalog)
+    assert result.status == "done"
+    notes = [note for note in result.notes if note.startswith("went back")]
+    assert notes == ["went back to step-000002: loss_not_finite in step 5"]
+    assert [row["step"] for row in metrics(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
+    rows = [json.loads(line) for line in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
+    assert len(rows) == 6 * made.generation_size  # none twice
+    entries = [json.loads(line) for line in (tmp_path / "run" / "quarantine.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries] == [4, 5]
+    assert set(entries[0]["record_ids"]) <= set(split.record_ids)
+    assert result.body["proof"]["updates"] == 4
+
+
+def test_an_observer_sees_what_was_sampled_and_may_leave_it_out(config, split, tmp_path, catalog):
+    def watch(now):
+        if now.point == "rollout" and now.done == 1:
+            assert "reward" in now.metrics
+            assert set(now.record_ids) <= set(split.record_ids)
+            return Ask("skip", "not these")
+        return None
+
+    made = options(config, max_steps=3, lr_scheduler_type="constant")
+    result = train(made, split, tmp_path / "run", catalog, observers=[watch])
+    rows = metrics(tmp_path / "run")
+    assert [row.get("skipped", 0) for row in rows] == [0, 1, 0]
+    assert "loss" not in rows[1]
+    assert "reward" in rows[1]
+    assert result.body["proof"]["updates"] == 2

@@ -5,11 +5,13 @@ import socket
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lpt_train.rewards import REWARDS, parse_rewards, worker
+from lpt_train.rewards.log import BoundedLog
 from lpt_train.rewards.pool import Item, RewardPool
 from manifests.errors import BadInputError, UsageError
 
@@ -159,6 +161,46 @@ def test_prints_go_to_the_log_and_not_into_the_pipe(tmp_path):
     with pool("reward_functions:prints", log=tmp_path / "rewards.log") as p:
         assert [s.total for s in p.score(items("a", "b"))] == [1.0, 1.0]
     assert "straight to standard output" in (tmp_path / "rewards.log").read_text()
+
+
+def test_a_reward_that_prints_without_end_keeps_the_newest_lines_and_counts_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("lpt_train.rewards.pool.BoundedLog", partial(BoundedLog, most=100_000))
+    with pool("reward_functions:prints_much", log=tmp_path / "rewards.log", seconds=20) as p:
+        assert [s.total for s in p.score(items(*"abcdef"))] == [6.0] * 6  # 6 times 100 kB
+        log = p._log
+    files = [tmp_path / "rewards.log.1", tmp_path / "rewards.log"]
+    assert all(0 < file.stat().st_size <= 100_000 for file in files)
+    assert files[1].read_text().endswith("end of f\n")
+    heads = [file.read_bytes().splitlines(keepends=True)[0] for file in files]
+    notes = [head for head in heads if head.startswith(b"(")]
+    assert notes[-1] == b"(%d bytes before rewards.log.1 were left out)\n" % log.left_out
+    assert log.left_out + sum(file.stat().st_size for file in files) >= 6 * 100_000
+
+
+def test_temporary_files_go_with_their_worker_however_it_ends(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pool("reward_functions:leaves_files", workers=2) as p:
+        inside = [path for path in tmp_path.iterdir() if path.is_dir()]
+        assert len(inside) == 1
+        assert [s.total for s in p.score(items("a"))] == [1.0]
+        assert len(list(inside[0].rglob("left behind"))) == 1
+        scores = p.score(items("hang"))
+        assert scores[0].reason == "time_limit_passed"
+        assert not [path for path in inside[0].rglob("left behind") if path.read_text() == "hang"]
+        assert [s.total for s in p.score(items("a", "b"))] == [1.0, 1.0]  # the next worker has a folder of its own
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_worker_leaves_no_folder_of_a_program(tmp_path, monkeypatch):
+    """The pool's limit ends the worker while its program still sleeps."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    answer = '{"tests": "assert f() == 1", "entry_point": "f"}'
+    program = "import time\ndef f():\n    open('mine', 'w').write('x')\n    time.sleep(60)\n"
+    with pool("code", seconds=1.0) as p:
+        assert p.score([Item(program, answer)])[0].reason == "time_limit_passed"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_close_leaves_no_process():

@@ -1,0 +1,175 @@
+"""``lpt plan``: memory and compute of a training run before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cli.options import Json, examples, settings
+from cli.output import as_json, say, table
+from manifests.errors import UsageError
+
+app = typer.Typer(
+    help="Memory and compute of a run, from the model's config.json alone.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Model = Annotated[
+    str,
+    typer.Option("--model", help="Folder of config.json, a run, a hub name, or `tiny`.", show_default=False),
+]
+Algorithm = Annotated[
+    Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "grpo", "ppo"],
+    typer.Option("--algorithm", help="Whose settings and batches; ppo takes those of grpo."),
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.", show_default=False)]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as lpt train takes it; repeatable.")
+]
+Gpu = Annotated[str, typer.Option("--gpu", help="Its name; `lpt plan gpus` lists them.")]
+
+MEMORY_EXAMPLES = examples(
+    "lpt plan memory --model ./model --gpu a100 --set per_device_train_batch_size=16 --set max_length=2048",
+    "lpt plan memory --model ./model --algorithm dpo --memory-gb 24 --set gradient_checkpointing=true",
+    "lpt plan memory --model ./model --algorithm ppo --gpu h200 --json",
+)
+COMPUTE_EXAMPLES = examples(
+    "lpt plan compute --model ./model --tokens 2e9 --gpu h200 --gpus 8 --price 3.5",
+    "lpt plan compute --model ./model --tokens 50e6 --gpu a100 --lora 16 --mfu 0.25",
+)
+
+
+@app.command("memory", epilog=MEMORY_EXAMPLES)
+def memory(
+    model: Model,
+    algorithm: Algorithm = "sft",
+    gpu: Gpu = "h200",
+    memory_gb: Annotated[
+        float | None,
+        typer.Option("--memory-gb", help="10^9 bytes to fit into, in place of the GPU's.", show_default=False),
+    ] = None,
+    length: Annotated[
+        int, typer.Option("--length", min=0, help="Tokens of each row; 0: as long as the settings allow.")
+    ] = 0,
+    config: ConfigFile = None,
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """What a step takes by part, trained whole, with LoRA and with QLoRA; what fits; the largest batch."""
+    from lpt_train.config import from_mapping
+    from lpt_train.plan.gpus import gpu as known
+    from lpt_train.plan.report import memory_report
+    from lpt_train.plan.shape import read_shape
+    from lpt_train.plan.workloads import config_of
+
+    made = from_mapping(config_of(algorithm), settings(set_, config) | {"model": model})
+    if memory_gb is not None and not memory_gb > 0:
+        raise UsageError("no memory to fit into", seen=f"--memory-gb {memory_gb}", next="give the GB of the GPU")
+    budget = int(memory_gb * 1e9) if memory_gb is not None else known(gpu).usable_bytes
+    if made.run.max_memory_gb:
+        budget = min(budget, int(made.run.max_memory_gb * 1e9))
+    report = memory_report(read_shape(model), algorithm, made, budget=budget, length=length)
+    if json:
+        as_json({"model": model, "gpu": gpu if memory_gb is None else None, **report})
+    else:
+        show_memory(model, report)
+
+
+@app.command("compute", epilog=COMPUTE_EXAMPLES)
+def compute(
+    model: Model,
+    tokens: Annotated[float, typer.Option("--tokens", help="Training tokens, such as 2e9.", show_default=False)],
+    gpu: Gpu = "h200",
+    gpus: Annotated[int, typer.Option("--gpus", min=1, help="How many.")] = 1,
+    mfu: Annotated[float, typer.Option("--mfu", help="Share of the peak that the training reaches.")] = 0.3,
+    price: Annotated[float | None, typer.Option("--price", help="Money for one GPU hour.", show_default=False)] = None,
+    context: Annotated[int, typer.Option("--context", min=1, help="Tokens of a row.")] = 1024,
+    lora: Annotated[
+        int,
+        typer.Option("--lora", min=0, help="Rank of an adapter on all linear layers: 4 N D in place of 6; 0: none."),
+    ] = 0,
+    forward_passes: Annotated[
+        int,
+        typer.Option("--forward-passes", min=0, help="Of other models over the same tokens: dpo has 1 (a reference)."),
+    ] = 0,
+    checkpoint_every: Annotated[
+        int, typer.Option("--checkpoint-every", min=0, help="Every k-th layer is computed again; 0: none.")
+    ] = 0,
+    json: Json = False,
+) -> None:
+    """FLOPs, GPU hours and cost of training on so many tokens, beside the tokens that the model's size asks for."""
+    from lpt_train.plan.compute import plan_compute
+    from lpt_train.plan.gpus import gpu as known
+    from lpt_train.plan.shape import read_shape
+
+    if not tokens > 0 or tokens == float("inf"):
+        raise UsageError("tokens are a positive number", seen=f"--tokens {tokens}", next="--tokens 2e9")
+    if not 0 < mfu <= 1:
+        raise UsageError("an MFU is a share of the peak", seen=f"--mfu {mfu}", next="give one in (0, 1], such as 0.3")
+    shape = read_shape(model)
+    report = plan_compute(
+        shape, tokens, gpu=known(gpu), gpus=gpus, mfu=mfu, price=price, context=context,
+        scope="lora" if lora else "full", adapter=sum(shape.adapter_tensors(lora)) if lora else 0,
+        checkpoint_every=checkpoint_every, references=forward_passes,
+    )  # fmt: skip
+    if json:
+        as_json({"model": model, **report})
+    else:
+        show_compute(report)
+
+
+@app.command("gpus", epilog=examples("lpt plan gpus"))
+def gpus(json: Json = False) -> None:
+    """The GPUs that plans know: arithmetic, memory, bandwidth, and where the figures are from."""
+    from lpt_train.plan.gpus import GPUS
+
+    if json:
+        as_json({"gpus": [vars(each) for each in GPUS]})
+        return
+    rows = [(g.name, g.teraflops, g.memory_gib, g.terabytes_per_second, g.source) for g in GPUS]
+    table(["gpu", "dense bf16 TFLOP/s", "memory GiB", "TB/s", "source"], rows, to_stdout=True)
+
+
+def show_memory(model: str, report: dict[str, Any]) -> None:
+    """A column for each way to train, a row for each part."""
+    ways = report["ways"]
+    parts = list(dict.fromkeys(part for way in ways.values() for part in (*way["static"], *way["moving"])))
+    rows = [[part, *(_gb({**way["static"], **way["moving"]}.get(part)) for way in ways.values())] for part in parts]
+    rows.append(["at the peak", *(_gb(way["peak_bytes"]) for way in ways.values())])
+    rows.append(["with what the allocator reserves", *(_gb(way["reserved_bytes"]) for way in ways.values())])
+    rows.append(["on the host", *(_gb(sum(way["host"].values())) for way in ways.values())])
+    rows.append(["fits", *("yes" if way["fits"] else "no" for way in ways.values())])
+    rows.append(["gives way", *(", ".join(way["rungs"]) or "nothing" for way in ways.values())])
+    rows.append(["largest batch as asked", *(way["largest_batch"] for way in ways.values())])
+    rows.append(["largest batch at the last rung", *(way["largest_batch_at_the_last_rung"] for way in ways.values())])
+    table(["GB", *ways], rows, to_stdout=True)
+    say(
+        f"{model}: {report['parameters']:,} parameters; {report['algorithm']}, {report['tokens']:,} tokens a "
+        f"micro-batch of {report['per_device_train_batch_size']}; {report['budget_bytes'] / 1e9:.1f} GB to fit into"
+    )
+
+
+def show_compute(report: dict[str, Any]) -> None:
+    """The plan as lines of what and how much."""
+    cost = "–" if report["cost"] is None else f"{report['cost']:,.2f}"
+    rows = [
+        ("parameters", f"{report['parameters']:,}"),
+        ("tokens", f"{report['tokens']:,.0f}"),
+        ("FLOPs a token and parameter", report["flops_per_token_and_parameter"]),
+        ("FLOPs", f"{report['flops']:.3g}"),
+        ("tokens/s", f"{report['tokens_per_second']:,.0f}"),
+        ("GPU hours", report["gpu_hours"]),
+        (f"hours on {report['gpus']} × {report['gpu']}", report["hours"]),
+        ("cost", cost),
+        ("tokens that the size asks for (20 a parameter)", f"{report['chinchilla_tokens']:,.0f}"),
+        ("tokens over that", report["over_training"]),
+    ]
+    table(["", ""], rows, to_stdout=True)
+    say(
+        f"at {report['mfu']:.0%} of {report['peak_flops_per_second'] / 1e12:,.0f} TFLOP/s; measure yours and give --mfu"
+    )
+
+
+def _gb(size: int | None) -> str:
+    return "" if not size else f"{size / 1e9:,.2f}" if size >= 5e6 else f"{size / 1e9:.2g}"

@@ -1,0 +1,193 @@
+"""``lpt reward``: what a reward model gives to rows, and how far it can be optimised against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.dedup import finish
+from cli.options import CatalogDir, Inputs, Json, Layout, examples
+from cli.output import Progress_, as_json, say, table, tell_head
+from manifests.errors import UsageError
+
+app = typer.Typer(
+    help="Score rows with a reward model; measure over-optimisation.", no_args_is_help=True, rich_markup_mode=None
+)
+
+SCORE_EXAMPLES = examples(
+    "lpt reward score samples.jsonl --model runs/rm --out scored.jsonl",
+    "lpt reward score pairs.parquet --model runs/rm --column rm --out scored.parquet",
+)
+SAMPLE_EXAMPLES = examples(
+    "lpt reward sample --admitted sums:test --policy runs/sft --model runs/rm --n 16 --out completions.jsonl",
+    "lpt reward sample --admitted gsm8k:test --policy ./model --model runs/rm --n 64 --prompts 200 --out c.jsonl",
+)
+CURVE_EXAMPLES = examples(
+    "lpt reward curve completions.jsonl --out curve.html",
+    "lpt reward curve scored.jsonl --proxy rm_small --gold rm_large --prompt-id id --n 1,2,4,8,16 --json",
+)
+
+EXPORT_EXAMPLES = examples("lpt reward export --model runs/rm --out rm")
+
+RewardModelFolder = Annotated[
+    str, typer.Option("--model", help="Reward model: a run of lpt train reward, a folder, a hub name.")
+]
+MaxLength = Annotated[int, typer.Option(min=2, help="Tokens a conversation may have; a longer one has no reward.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Conversations in one forward pass.")]
+
+
+@app.command("score", epilog=SCORE_EXAMPLES)
+def score(
+    inputs: Inputs,
+    model: RewardModelFolder,
+    out: Annotated[Path, typer.Option("--out", help="Output file; its extension is its format.")],
+    column: Annotated[str, typer.Option(help="Column of the reward; of pairs COLUMN_chosen and COLUMN_rejected.")] = (
+        "reward"
+    ),
+    layout: Layout = None,
+    max_length: MaxLength = 4096,
+    batch_size: BatchSize = 16,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Score and tell; write nothing.")] = False,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Add a column with the reward of each conversation, completion or side of a pair; null where there is none."""
+    from lpt_data.config import RewardColumnConfig
+    from lpt_data.reward import reward_work
+    from lpt_data.works import Source
+    from lpt_train.reward_scores import RewardModel
+    from manifests.catalog import Catalog
+
+    dataset = Source(tuple(inputs), layout).open()
+    scorer = RewardModel(model, max_length=max_length, batch_size=batch_size)
+    config = RewardColumnConfig(column, scorer.digest, max_length)
+    opened, progress = Catalog.open(catalog), Progress_()
+    report = reward_work(dataset, scorer.score, config, out).run(opened, progress, dry_run=dry_run)
+    progress.close()
+    finish(report, opened, lambda: show_scores(report.extra), json=json)
+
+
+def show_scores(told: dict[str, Any]) -> None:
+    """The rewards in one line, and what has none."""
+    if told["scored"]:
+        say(
+            f"{told['scored']:,} rewards: mean {told['mean']:.4g}, sd {told['sd']:.4g}, from {told['least']:.4g} to "
+            f"{told['most']:.4g}"
+        )
+    for reason, count in told["unscored"].items():
+        say(f"{count:,} have no reward: {reason}", style="yellow")
+
+
+@app.command("sample", epilog=SAMPLE_EXAMPLES)
+def sample(
+    admitted: Annotated[str, typer.Option("--admitted", metavar="NAME[@V]:SPLIT", help="Admitted `rlvr` split.")],
+    policy: Annotated[str, typer.Option(help="Model that is sampled: a folder, a run or a hub name.")],
+    model: RewardModelFolder,
+    out: Annotated[Path, typer.Option("--out", help="Output file, .jsonl.")],
+    n: Annotated[int, typer.Option("--n", min=2, help="Completions a prompt.")] = 16,
+    prompts: Annotated[int | None, typer.Option(min=2, help="Prompts, drawn by seed. Default: all.")] = None,
+    reward: Annotated[str, typer.Option(help="Verifier of the gold. Default: each record's own.")] = "",
+    temperature: Annotated[float, typer.Option(help="Above 0.")] = 1.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens a completion may have.")] = 256,
+    max_length: MaxLength = 4096,
+    batch_size: BatchSize = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of prompts and of sampling.")] = 0,
+    catalog: CatalogDir = None,
+    json: Json = False,
+) -> None:
+    """Sample completions, each with the reward of a model (`reward`) and of a verifier (`gold`), for `reward curve`."""
+    from lpt_train.admitted import load_split
+    from lpt_train.reward_scores import RewardModel, sample_and_score
+    from lpt_train.samples import record, write
+    from manifests.catalog import Catalog
+
+    if out.suffix != ".jsonl":
+        raise UsageError("completions are written as JSON lines", seen=out.name, next=f"--out {out.stem}.jsonl")
+    opened = Catalog.open(catalog)
+    split = load_split(admitted, catalog=opened)
+    scorer = RewardModel(model, max_length=max_length, batch_size=batch_size)
+    settings = {"samples": n, "prompts": prompts, "reward": reward, "temperature": temperature, "seed": seed}
+    rows = sample_and_score(policy, split, scorer, max_completion_length=max_tokens, **settings)  # type: ignore[arg-type]
+    write(out, rows)
+    told = record(opened, out, rows, split, {"policy": policy, "model": model, "max_tokens": max_tokens, **settings})
+    tell_head(opened)
+    if json:
+        as_json(told)
+        return
+    say(f"{told['completions']:,} completions of {told['prompts_sampled']:,} prompts in {out}")
+    for reason, count in told["not_scored"].items():
+        say(f"{count:,} are not scored: {reason}", style="yellow")
+    say(f"next: lpt reward curve {out} --out {out.with_suffix('.html')}")
+
+
+@app.command("curve", epilog=CURVE_EXAMPLES)
+def curve(
+    inputs: Inputs,
+    proxy: Annotated[str, typer.Option(help="Column that best-of-n chooses by.")] = "reward",
+    gold: Annotated[str, typer.Option(help="Column that says what a completion is worth.")] = "gold",
+    prompt_id: Annotated[str, typer.Option(help="Column that is equal for the completions of one prompt.")] = (
+        "prompt_id"
+    ),
+    n: Annotated[str | None, typer.Option("--n", help="Such as 1,2,4,8. Default: powers of two, up to the fewest.")] = (
+        None
+    ),
+    out: Annotated[Path | None, typer.Option("--out", help="A page with the curve, .html.", show_default=False)] = None,
+    json: Json = False,
+) -> None:
+    """Gold and proxy reward of the best of n against KL(n), without bias, with intervals: where the proxy breaks."""
+    from lpt_data.io.numbers import name, number, rows_of
+    from lpt_train.best_of_n import Scored
+    from lpt_train.best_of_n import curve as measured
+    from lpt_train.reward_pages import verdict, write_curve_page
+
+    rows = [
+        Scored(name(row, prompt_id, place), number(row, proxy, place), number(row, gold, place))
+        for place, row in rows_of(inputs)
+    ]
+    found = measured(rows, None if n is None else sizes(n))
+    if out is not None:
+        write_curve_page(out, found, ", ".join(inputs))
+    if json:
+        as_json(found.to_json() | {"page": None if out is None else str(out)})
+        return
+    columns = ["n", "KL at most", "proxy", "gold", "95 %", "since n = 1", "95 %"]
+    table(
+        columns,
+        [
+            (p.n, p.kl, p.proxy, p.gold, f"{p.gold_low:.3f} – {p.gold_high:.3f}", p.gain,
+             f"{p.gain_low:+.3f} … {p.gain_high:+.3f}")
+            for p in found.points
+        ],
+    )  # fmt: skip
+    say(verdict(found), style="bold red" if found.over_optimised else None)
+    for what, count in found.left_out.items():
+        if count:
+            say(f"{count:,} {what.replace('_', ' ')} left out", style="yellow")
+
+
+@app.command("export", epilog=EXPORT_EXAMPLES)
+def export(
+    model: RewardModelFolder,
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; must not exist.")],
+    json: Json = False,
+) -> None:
+    """Write a reward model as one folder for transformers and TRL: merged, with its head and padding, read back."""
+    from lpt_train.reward_export import export_reward
+
+    told = export_reward(model, out)
+    if json:
+        as_json(told)
+        return
+    say(f"{told['path']}: read back by transformers, largest difference {told['largest_difference']:.2g}")
+    if told["tainted"]:
+        say("marked: its data was not admitted, or it is a control", style="yellow")
+
+
+def sizes(text: str) -> list[int]:
+    """``"1,2,4"`` as numbers."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as problem:
+        raise UsageError("--n takes whole numbers with a comma between", seen=text, next="--n 1,2,4,8") from problem

@@ -1,0 +1,89 @@
+"""A reward model as one folder that transformers and TRL read: adapter merged in float32, head, padding, tokenizer.
+
+An adapter folder is peft's to read; transformers 5.17 by itself leaves its head out and draws a new one, and says so in
+a warning. What is written here is read back by transformers and must give the rewards that we give.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from lpt_train.checkpoint import PROVENANCE, read_provenance
+from lpt_train.disk import WRITE_ERRORS, cannot_save
+from lpt_train.models import load_tokenizer, model_digest, placement, resolve
+from lpt_train.packing import Row
+from lpt_train.render import Renderer
+from lpt_train.reward_batch import rewards_of, scoring_batch
+from lpt_train.reward_head import padding_for
+from lpt_train.reward_model import load_reward_model
+from manifests.errors import RefusedError, UsageError
+from manifests.files import fsync_file, fsync_folder, make_folder
+
+TOLERANCE = 1e-4  # of the largest difference, relative to the largest reward
+_PROBE = ({"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"})  # rows end as it does
+_LENGTHS = (1, 7, 30, 12)  # tokens of the rows that are compared
+
+
+def export_reward(model: str, out: Path | str) -> dict[str, Any]:
+    """Write the reward model of a run or folder to `out`, which must not exist, whole or not at all.
+
+    Returns `{path, digest, padding, largest_difference, tainted}`. Raises `RefusedError` when transformers reads other
+    rewards from it than we give.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UsageError("the folder is there already", seen=str(out), next="choose another --out")
+    source = resolve(model, Path())
+    loaded, tokenizer = load_reward_model(source), load_tokenizer(source)
+    padding, text = padding_for(tokenizer, Renderer(tokenizer).encode(_PROBE).ids[-1:])
+    cast(Any, loaded.config).pad_token_id = padding
+    tokenizer.pad_token = text
+    made_from = read_provenance(source) or {}
+    temporary = out.with_name(f".tmp-{out.name}-{os.getpid()}")
+    make_folder(out.parent)
+    try:
+        cast(PreTrainedModel, loaded).save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        (temporary / PROVENANCE).write_text(json.dumps(made_from, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        gap = _gap(loaded, temporary, padding)
+        for path in sorted(temporary.iterdir()):
+            fsync_file(path)
+        temporary.rename(out)
+        fsync_folder(out.parent)
+    except WRITE_ERRORS as error:
+        raise cannot_save(out, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return {
+        "path": str(out), "digest": model_digest(out), "padding": text, "largest_difference": gap,
+        "tainted": bool(made_from.get("tainted")),
+    }  # fmt: skip
+
+
+@torch.no_grad()
+def _gap(ours: torch.nn.Module, folder: Path, padding: int) -> float:
+    """The largest difference between our rewards and those that transformers reads from the folder, in one batch."""
+    theirs = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    rng, ids = np.random.default_rng(0), [i for i in range(min(256, theirs.config.vocab_size)) if i != padding]
+    rows = [Row(n, rng.choice(ids, size).astype(np.int32), np.ones(size, np.uint8)) for n, size in enumerate(_LENGTHS)]
+    filled = torch.full((len(rows), max(_LENGTHS)), padding)
+    mask = torch.zeros_like(filled)
+    for number, row in enumerate(rows):
+        filled[number, : len(row.ids)], mask[number, : len(row.ids)] = torch.from_numpy(row.ids), 1
+    read = theirs.eval()(input_ids=filled, attention_mask=mask).logits[:, 0]
+    expected = rewards_of(scoring_batch(ours, placement("cpu"), max(_LENGTHS), padding), rows, len(rows))
+    gap = float((read - expected).abs().max())
+    if not gap <= TOLERANCE * (1 + float(expected.abs().max())):
+        raise RefusedError(
+            "transformers reads other rewards from what was written", seen=f"largest difference {gap:.3g}",
+            next="use the run's folder with lpt reward score, or report the architecture",
+        )  # fmt: skip
+    return gap

@@ -1,0 +1,114 @@
+"""How fast a run goes, how much of the device's arithmetic it uses, and when it will be over.
+
+MFU is the share of the device's peak rate that the arithmetic of the model needs (PaLM, arXiv 2204.02311, appendix B):
+for each token 2 operations a weight forward, 2 for the gradient of its input and, where the weight trains, 2 for its
+own gradient: 6 N when all train, 4 N under an adapter; and 12 · layers · width · length of the row for attention, the
+whole square counted. The vocabulary head counts for the tokens that it is applied to. What is computed twice to save
+memory does not count.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lpt_train.heads import causal_model
+from lpt_train.packing import Row
+from lpt_train.plan.gpus import by_device
+
+
+def peak_rate(device: str, dtype: torch.dtype) -> float | None:
+    """Operations a second of a device by its name, in half precision; None where it is not known."""
+    found = by_device(device) if dtype in (torch.bfloat16, torch.float16) else None
+    return found.teraflops * 1e12 if found is not None else None
+
+
+class Work:
+    """The arithmetic of a model, in floating-point operations, for rows that do not see one another.
+
+    0 where it is not known: of a mixture of experts only some do work.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        config, head = causal_model(model).config, causal_model(model).get_output_embeddings()
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._attention = 4.0 * config.num_hidden_layers * config.num_attention_heads * width  # a pair of tokens
+        self._body = self._head = self._body_back = self._head_back = 0.0
+        heads = {id(part) for part in head.modules()} if head is not None else set()
+        for name, module in model.named_modules():
+            # Layers with weights of their own: not what wraps them, nor the copy that an adapter keeps of a layer.
+            weight = module._parameters.get("weight")
+            if weight is None or not hasattr(module, "in_features") or "original_module" in name:
+                continue
+            inner: Any = module
+            products = float(inner.in_features * inner.out_features)
+            back = products * (4.0 if weight.requires_grad else 2.0)
+            if id(module) in heads:
+                self._head, self._head_back = self._head + 2.0 * products, self._head_back + back
+            else:
+                self._body, self._body_back = self._body + 2.0 * products, self._body_back + back
+        if self._body == 0 or any(getattr(config, name, None) for name in ("num_experts", "num_local_experts")):
+            self._body = self._head = self._body_back = self._head_back = self._attention = 0.0
+
+    def forward(self, rows: Sequence[Row]) -> float:
+        """Of the forward pass alone."""
+        tokens, square, counted = _sizes(rows)
+        return tokens * self._body + counted * self._head + square * self._attention
+
+    def training(self, rows: Sequence[Row]) -> float:
+        """Of forward and backward."""
+        tokens, square, counted = _sizes(rows)
+        return self.forward(rows) + tokens * self._body_back + counted * self._head_back + 2 * square * self._attention
+
+
+class Speed:
+    """Tokens a second since the loop began, the MFU of the last step, and the seconds that are left."""
+
+    def __init__(self, start: int, total: int, peak: float | None = None) -> None:
+        self._start, self._total, self._peak = start, total, peak
+        self._tokens = 0
+        self._began = self._last = self._resumed = time.perf_counter()
+
+    def begin(self, start: int) -> Speed:
+        """The same, from now on and from step `start`."""
+        return Speed(start, self._total, self._peak)
+
+    def step(self, done: int, tokens: int, operations: float | None = None) -> dict[str, float]:
+        """Note that step `done` (counted from 1) took `tokens` tokens and `operations`; the metrics of it."""
+        now_ = time.perf_counter()
+        took, self._last = now_ - self._resumed, now_
+        self._resumed = now_
+        self._tokens += tokens
+        left = (now_ - self._began) / max(1, done - self._start) * (self._total - done)
+        found = {"tokens_per_second": self.tokens_per_second, "step_seconds": took, "eta_seconds": left}
+        if operations and self._peak:
+            found["mfu"] = operations / (took * self._peak)
+        return found
+
+    def resume(self) -> None:
+        """What went before, an evaluation or a checkpoint, is no part of the next step."""
+        self._resumed = time.perf_counter()
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Over all steps so far."""
+        return self._tokens / max(1e-9, self._last - self._began)
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process held: on the GPU when it used one, else resident."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return int(torch.cuda.max_memory_allocated())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if platform.system() == "Darwin" else peak * 1024)
+
+
+def _sizes(rows: Sequence[Row]) -> tuple[int, int, int]:
+    """Tokens, the sum of the squared lengths, and tokens that the head is applied to."""
+    lengths = [len(row.ids) for row in rows]
+    return sum(lengths), sum(n * n for n in lengths), sum(int(row.loss_mask[1:].sum()) for row in rows)

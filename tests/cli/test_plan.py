@@ -1,0 +1,118 @@
+"""``lpt plan``: numbers on stdout, one object under --json, three-part errors, no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.main import app
+
+ROOT = Path(__file__).parents[2]
+
+
+def lpt(capsys, line: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        app(["plan", *line.split()])
+    out = capsys.readouterr()
+    return int(end.value.code or 0), out.out, out.err
+
+
+@pytest.fixture
+def seven(tmp_path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "vocab_size": 32000, "tie_word_embeddings": False,
+    }))  # fmt: skip
+    return tmp_path
+
+
+def test_seven_billion_parameters_whole_lora_and_4_bits(capsys, seven):
+    """Whole: 16 bytes a parameter (12 is a recipe without float32 weights); LoRA 2; 4 bits .5625, its vocabulary 2."""
+    code, out, _ = lpt(capsys, f"memory --model {seven} --gpu a100 --set per_device_train_batch_size=1 --json")
+    report = json.loads(out)
+    ways, n = report["ways"], report["parameters"]
+    assert code == 0
+    assert n == 6_738_415_616
+    assert sum(ways["full"]["static"].values()) == 16 * n - 8 * n * (ways["full"]["host"].get("optimizer", 0) > 0)
+    assert ways["lora"]["static"]["weights"] == 2 * n
+    assert ways["qlora"]["static"]["weights"] == pytest.approx(
+        0.5625 * (n - 2 * 32000 * 4096) + 2 * 2 * 32000 * 4096, rel=1e-3
+    )
+    assert not ways["full"]["fits"] or ways["full"]["host"]["optimizer"] == 8 * n
+    assert ways["lora"]["largest_batch"] < ways["qlora"]["largest_batch"]
+    assert ways["full"]["largest_batch"] == 0
+
+
+def test_ppo_has_four_models_and_the_cache_of_its_rollouts(capsys, seven):
+    def ways(algorithm: str) -> dict:
+        line = f"memory --model {seven} --algorithm {algorithm} --gpu b200 --set memory=off --json"
+        return json.loads(lpt(capsys, line)[1])["ways"]
+
+    ppo, grpo = ways("ppo"), ways("grpo")
+    n = 6_738_415_616
+    assert ppo["full"]["static"]["weights"] == 2 * 4 * n  # policy and critic train …
+    assert ppo["full"]["static"]["frozen models"] == 2 * 2 * n  # … the reference and the reward model do not
+    assert ppo["lora"]["static"]["frozen models"] == 2 * n  # the reference is the base of the adapter
+    assert "frozen models" not in grpo["full"]["static"]
+    line = f"memory --model {seven} --algorithm grpo --set rollout_batch_size=256 --set gradient_accumulation_steps=64 "
+    line += (
+        "--set per_device_train_batch_size=4 --set gradient_checkpointing=true --set max_completion_length=4096 --json"
+    )
+    report = json.loads(lpt(capsys, line)[1])
+    assert report["kv_bytes_per_token"] == 2 * 32 * 4096 * 2
+    assert report["ways"]["lora"]["moving"]["key-value cache"] == 256 * 5120 * report["kv_bytes_per_token"]
+
+
+def test_what_gives_way_is_said_and_longer_rows_take_more(capsys, seven):
+    code, out, err = lpt(capsys, f"memory --model {seven} --memory-gb 40 --set max_length=2048")
+    assert code == 0
+    assert "computed again" in out.replace("\n", " ") or "computed" in out
+    assert "16,384 tokens" in err
+    short = json.loads(lpt(capsys, f"memory --model {seven} --length 512 --json")[1])
+    assert short["tokens"] == 8 * 512
+
+
+def test_compute_is_a_table_and_an_object(capsys, seven):
+    _, out, err = lpt(capsys, f"compute --model {seven} --tokens 2e9 --gpu h200 --gpus 8 --price 3.5")
+    assert "GPU hours" in out
+    assert "30%" in err
+    full, lora = (
+        json.loads(lpt(capsys, f"compute --model {seven} --tokens 2e9 {more} --json")[1])
+        for more in ("", "--lora 16 --forward-passes 1")
+    )
+    assert full["flops_per_token_and_parameter"] == pytest.approx(6.1, abs=0.15)
+    assert lora["flops_per_token_and_parameter"] == pytest.approx(6.1, abs=0.15)  # 4, and a reference's 2
+    assert lora["scope"] == "lora"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "text"),
+    [("memory --model tiny --gpu k80", 2, "no GPU of that name"), ("memory --model ./nowhere", 5, "config.json"),
+     ("memory --model tiny --set max_lenght=3", 2, "max_length"), ("memory --model tiny --memory-gb 0", 2, "no memory"),
+     ("memory --model tiny --set lora_target_modules=q_porj", 2, "q_porj"),
+     ("compute --model tiny --tokens -1", 2, "positive"), ("compute --model tiny --tokens 1e9 --mfu 30", 2, "share"),
+     ("compute --model tiny --tokens nan", 2, "positive")],
+)  # fmt: skip
+def test_errors_have_three_parts(line, code, text):
+    ran = subprocess.run(
+        [sys.executable, "-c", "from cli.main import run; run()", "plan", *line.split()],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == code, ran.stderr
+    assert text in ran.stderr
+    assert "next:" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_planning_loads_no_torch():
+    code = (
+        "import sys\nfrom cli.main import app\n"
+        "try: app(['plan', 'memory', '--model', 'tiny'])\nexcept SystemExit: pass\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'numba', 'polars')))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

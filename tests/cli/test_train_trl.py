@@ -1,0 +1,98 @@
+"""``lpt train … --engine trl``: the same command, record and exit codes; standard output is the record alone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from command_line import LPT, invoke, jsonl, refused, unchanged
+
+SMALL = ("--set", "lora_r=2", "--set", "per_device_train_batch_size=2", "--set", "max_steps=1", "--engine", "trl")
+
+
+@pytest.fixture(scope="module")
+def pairs(place):
+    """`pairs@1:train` in the catalog of the place."""
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"which number follows {n}?"}],
+            "chosen": [{"role": "assistant", "content": f"after {n} comes {n + 1}"}],
+            "rejected": [{"role": "assistant", "content": f"{n} has no end" + " at all" * (n % 2 * 2)}],
+        }
+        for n in range(12)
+    ]
+    jsonl(place / "pairs.jsonl", rows)
+    admitted = invoke("admit", "pairs", "--contract", "preference", "--train", "pairs.jsonl", cwd=place)
+    assert admitted.code in (0, 3), admitted.stderr
+    return place
+
+
+@pytest.mark.parametrize(("command", "split"), [("sft", "chats"), ("dpo", "pairs"), ("kto", "pairs")])
+def test_a_run_through_trl_is_recorded_and_evaluated_like_ours(pairs, model, tmp_path, command, split):
+    run = (command, "--admitted", f"{split}:train", "--model", model, "--out", tmp_path / "run", *SMALL)
+    ran = invoke("train", *run, "--json", cwd=pairs)
+    assert ran.code == 0, ran.stderr
+    body = ran.json
+    assert (body["algorithm"], body["verified"], body["engine"]["name"]) == (command, "admitted", "trl")
+    assert body["engine"]["version"] == body["env"]["packages"]["trl"]
+    found = invoke("sql", f"select status, steps from v_run where run_id = '{body['run_id']}'", cwd=pairs)
+    assert found.code == 0, found.stderr
+    assert "done" in found.stdout
+    if command == "sft":
+        measured = invoke(
+            "eval", "--admitted", "sums:test", "--model", tmp_path / "run", "--max-tokens", 2, "--n", 2, "--json",
+            cwd=pairs,
+        )  # fmt: skip
+        assert measured.code == 0, measured.stderr
+
+
+def test_a_run_through_trl_that_is_stopped_says_that_it_is_not_resumed(place, model, tmp_path):
+    run = ["train", "sft", "--admitted", "chats:train", "--model", model, "--out", tmp_path / "run", *SMALL]
+    command = [LPT, *map(str, run), "--set", "lr_scheduler_type=constant", "--set", "max_steps=100000", "--json"]
+    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until, metrics = time.monotonic() + 90, tmp_path / "run/metrics.jsonl"
+        while not (metrics.exists() and metrics.read_text().count("\n") > 1) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 143, stderr
+    body = json.loads(stdout)
+    assert (body["status"], body["stopped_by"]) == ("stopped", "SIGTERM")
+    assert f"stopped after step {body['steps']:,}; start a new run with --model set to this one" in stderr
+    with unchanged(tmp_path):
+        refused(invoke(*run, "--resume", cwd=place), 2, "a run of --engine trl is not resumed", "--engine lean")
+
+
+def test_what_trl_does_not_train_is_refused(pairs, model, tmp_path):
+    run = ("--admitted", "pairs:train", "--model", model, "--out", tmp_path / "run", *SMALL)
+    with unchanged(tmp_path):
+        refused(invoke("train", "simpo", *run, cwd=pairs), 2, "--engine trl has no simpo", "--engine lean")
+        assert invoke("train", "grpo", *run, cwd=pairs).code == 2
+        refused(invoke("train", "dpo", *run, "--set", "execution=eager", cwd=pairs), 2, "have no execution")
+
+
+WITHOUT_TRL = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "trl":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+import lpt_train.kto, lpt_train.preference, lpt_train.sft
+from cli.main import run
+sys.argv = ["lpt", *sys.argv[1:]]
+run()
+"""
+
+
+def test_without_trl_our_loops_load_and_the_extra_is_named(place, model, tmp_path):
+    run = ["train", "sft", "--admitted", "chats:train", "--model", str(model), "--out", str(tmp_path / "run"), *SMALL]
+    command = [sys.executable, "-c", WITHOUT_TRL, *run]
+    ran = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 2, ran.stderr
+    assert "pip install 'lpt[trl]'" in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -1,0 +1,126 @@
+"""The page of a training run: its curves are its metrics, hostile names are text, a damaged record is named."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+from report_world import HOSTILE
+
+from lpt_data.report.find import manifest_of, story_of
+from lpt_data.report.run_story import CURVES, STRETCHES, run_story
+from lpt_data.report.write import default_name, rendered, write
+from manifests.catalog import Catalog
+from manifests.errors import BadInputError, UsageError
+
+BODY = {
+    "type": "lpt.run/1", "run_id": "sft-1", "algorithm": "sft", "status": "done", "split": "chats@1:train", "steps": 4,
+    "config": {"model": "tiny", "optim": {"learning_rate": 0.1}}, "model": {"name": "tiny", "digest": "d" * 64},
+    "proof": {"verdict": "effective", "start": "a" * 64}, "seconds": 3.0, "failures": [], "tainted": False,
+}  # fmt: skip
+ROWS = [{"step": 0, "eval_loss": 4.0}] + [
+    {"step": n, "loss": 5.0 - n, "eval_loss": 4.0 - n / 2, "grad_norm": "nan" if n == 2 else 1.0, "tokens": 9}
+    for n in range(1, 5)
+]
+
+
+def folder(tmp_path, body=BODY, rows=ROWS):
+    made = tmp_path / "run"
+    made.mkdir()
+    (made / "run.json").write_text(json.dumps(body))
+    (made / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return made
+
+
+def test_curves_are_the_metrics_and_what_is_measured_lies_beside_its_name(tmp_path):
+    made = folder(tmp_path, rows=[*ROWS, {"step": 5, "loss": 0.5, "skipped": 1.0}])
+    story = story_of(None, str(made))
+    assert [curve.name for curve in story.curves] == ["loss", "grad_norm"]
+    assert story.curves[0].lines == {
+        "loss": ((1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0), (5, 0.5)),
+        "eval_loss": ((0, 4.0), (1, 3.5), (2, 3.0), (3, 2.5), (4, 2.0)),
+    }
+    assert story.curves[1].lines["grad_norm"] == ((1, 1.0), (3, 1.0), (4, 1.0))  # what is not finite has no place
+    assert story.skipped == (5,)
+    assert story_of(None, str(made / "run.json")) == story
+    page = rendered(story, "html").decode()
+    assert page.count("<polyline") == 3
+    assert page.count('class="mark"') == 1  # the steps of the gradient norm end before it
+    assert "chats@1:train" in page
+    assert rendered(story, "md").decode().startswith("# sft-1\n")
+    assert json.loads(rendered(story, "json"))["body"]["run_id"] == "sft-1"
+
+
+def test_a_long_run_is_thinned_and_keeps_its_spikes(tmp_path):
+    rows = [{"step": n, "loss": 100.0 if n == 7_777 else 1.0 + n / 1e6} for n in range(1, 10_001)]
+    (curve,) = story_of(None, str(folder(tmp_path, rows=rows))).curves
+    points = curve.lines["loss"]
+    assert len(points) <= 2 * STRETCHES < curve.steps == 10_000
+    assert (7_777, 100.0) in points
+    assert points == tuple(sorted(points))
+    assert (points[0][0], points[-1][0]) == (1, 10_000)
+
+
+def test_hostile_text_is_text_wherever_it_stands(tmp_path):
+    body = BODY | {
+        "run_id": HOSTILE, "algorithm": HOSTILE, "split": HOSTILE, "failures": [HOSTILE], "status": "failed",
+        "config": {HOSTILE: HOSTILE}, "model": {"name": HOSTILE}, "stopped_early": HOSTILE, "best": {"path": HOSTILE},
+        "quarantined": [{"step": HOSTILE, "reason": HOSTILE, "suspect": HOSTILE, "loss": HOSTILE}], "tainted": True,
+        "proof": {HOSTILE: HOSTILE}, "env": {"lpt": HOSTILE},
+    }  # fmt: skip
+    page = rendered(story_of(None, str(folder(tmp_path, body, [{"step": 1, HOSTILE: 1.0}]))), "html").decode()
+    seen: list[tuple[str, dict]] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: seen.append((tag, dict(attrs)))
+    parser.feed(page)
+    assert not {tag for tag, _ in seen} & {"img", "iframe", "object", "base", "link", "form"}
+    assert [tag for tag, _ in seen].count("script") == 1  # ours
+    for _, attributes in seen:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "style")]
+        assert attributes.get("href", "#").startswith("#")
+    assert "default-src &#39;none&#39;" in page
+
+
+def test_what_cannot_be_shown_is_said(tmp_path):
+    made = folder(tmp_path, rows=[{"step": 1, **{f"m{n}": n for n in range(CURVES + 2)}}])
+    with open(made / "metrics.jsonl", "a") as file:
+        file.write('[]\n{"step": "x"}\n{"step": 2, "m1"')  # somebody else's line, and a kill in one
+    story = story_of(None, str(made))
+    assert len(story.curves) == CURVES
+    assert [note.split(" ", 1)[0] for note in story.notes] == ["3", "2"]
+    (made / "metrics.jsonl").unlink()
+    alone = story_of(None, str(made))
+    assert "is not here" in alone.notes[0]
+    assert b'id="curves"' not in rendered(alone, "html")
+
+
+@pytest.mark.parametrize("wrong", [{"run_id": 7}, {"status": None}, {"config": []}, {"failures": "x"}, {"steps": "4"}])
+def test_a_damaged_record_is_named(tmp_path, wrong):
+    with pytest.raises(BadInputError, match="damaged"):
+        story_of(None, str(folder(tmp_path, BODY | wrong)))
+
+
+def test_a_record_that_is_no_record(tmp_path):
+    made = folder(tmp_path)
+    for text in ("{", "[]", '"x"'):
+        (made / "run.json").write_text(text)
+        with pytest.raises(BadInputError, match="record of the run"):
+            story_of(None, str(made))
+
+
+def test_a_run_is_found_by_its_id_and_has_no_format_of_data_sets(tmp_path):
+    catalog = Catalog.open(tmp_path / "catalog")
+    made = folder(tmp_path)
+    object_id = catalog.put(BODY | {"metrics_path": str(made / "metrics.jsonl")})
+    story = story_of(catalog, "sft-1")
+    assert story.id == object_id
+    assert [curve.name for curve in story.curves] == ["loss", "grad_norm"]
+    assert run_story(catalog, "sft-2") is None
+    assert default_name(story, "html") == "sft-1.html"
+    with pytest.raises(UsageError, match="a run is no data set, so it has no croissant"):
+        rendered(story, "croissant")
+    with pytest.raises(UsageError, match="a run is no data set"):
+        manifest_of(catalog, "sft-1")
+    with pytest.raises(UsageError, match="replace a file"):
+        write(made / "metrics.jsonl", story, "html")

@@ -1,0 +1,103 @@
+"""FLOPs by hand: 6 N D, 4 N D under LoRA, attention over half a row, hours, cost, tokens that a size asks for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from lpt_train.adapters import attach
+from lpt_train.config import Lora
+from lpt_train.plan.compute import flops_per_token, mfu_of, plan_compute
+from lpt_train.plan.gpus import GPU, GPUS, gpu
+from lpt_train.plan.shape import shape_of
+from manifests.errors import UsageError
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500, "tie_word_embeddings": False,
+}  # fmt: skip
+SHAPE = shape_of(CONFIG)
+ONE = GPU("one", 1.0, 10.0, 1.0, "made up: 10^12 operations a second")
+
+
+def test_six_and_four_operations_a_parameter_and_token():
+    n, attention = SHAPE.active_parameters, 2 * 3 * 64 * 128  # 2 c a a layer, c of 128
+    full = flops_per_token(SHAPE, context=128)
+    assert full.model == full.hardware == 6 * n + 3 * attention
+    lora = flops_per_token(SHAPE, context=128, scope="lora", adapter=1000)
+    assert lora.model == 4 * n + 3 * attention + 6 * 1000
+    again = flops_per_token(SHAPE, context=128, checkpoint_every=2)
+    assert again.model == full.model
+    assert again.hardware == full.model + (2 * n + attention) / 2
+    held = flops_per_token(SHAPE, context=128, references=1)
+    assert held.model == full.model + 2 * n + attention
+
+
+@pytest.mark.parametrize("scope", ["full", "lora"])
+def test_the_formula_agrees_with_operations_counted_in_torch(scope):
+    """torch counts products of matrices, attention over whole rows (twice the causal half), nothing of norms."""
+    options = {name: value for name, value in CONFIG.items() if name != "model_type"}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **options), attn_implementation="eager")
+    if scope == "lora":
+        model = attach(model, Lora(lora_r=4))
+    ids = torch.randint(0, 500, (2, 64))
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    adapter = sum(SHAPE.adapter_tensors(4)) if scope == "lora" else 0
+    own = flops_per_token(SHAPE, context=2 * 64, scope=scope, adapter=adapter).model
+    assert own * 128 == pytest.approx(counter.get_total_flops(), rel=0.03)
+
+
+def test_hours_cost_and_the_tokens_that_a_size_asks_for():
+    report = plan_compute(SHAPE, 1e6, gpu=ONE, gpus=4, mfu=0.5, price=2.0, context=128)
+    seconds = report["flops"] / (1e12 * 0.5)  # of one GPU
+    assert report["gpu_hours"] == pytest.approx(seconds / 3600)
+    assert report["hours"] == pytest.approx(seconds / 3600 / 4)
+    assert report["cost"] == pytest.approx(2 * seconds / 3600)
+    assert report["tokens_per_second"] == pytest.approx(1e6 / seconds * 4)
+    assert report["chinchilla_tokens"] == 20 * SHAPE.parameters
+    assert report["over_training"] == pytest.approx(1e6 / 20 / SHAPE.parameters)
+    assert plan_compute(SHAPE, 1e6, gpu=ONE)["cost"] is None
+
+
+def test_what_is_computed_again_takes_time_and_is_no_mfu():
+    plain = plan_compute(SHAPE, 1e6, gpu=ONE, context=128)
+    again = plan_compute(SHAPE, 1e6, gpu=ONE, context=128, checkpoint_every=1)
+    assert again["flops"] == plain["flops"]
+    assert again["gpu_hours"] / plain["gpu_hours"] == pytest.approx(4 / 3)
+
+
+def test_seven_billion_parameters_by_hand():
+    """The seed's example: 7B and 140 billion tokens are 20 a parameter; 6 N D is 5.9e21 without attention."""
+    seven = shape_of({
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "vocab_size": 32000, "tie_word_embeddings": False,
+    })  # fmt: skip
+    report = plan_compute(seven, 140e9, gpu=gpu("h100"), mfu=0.4, context=1)
+    assert report["over_training"] == pytest.approx(1.04, abs=0.01)
+    assert report["flops"] == pytest.approx(6 * (seven.parameters - 32000 * 4096) * 140e9, rel=1e-3)
+    assert report["gpu_hours"] == pytest.approx(report["flops"] / (989.4e12 * 0.4 * 3600), rel=1e-9)
+
+
+def test_mfu_is_the_inverse():
+    report = plan_compute(SHAPE, 1e6, gpu=ONE, mfu=0.25, context=128)
+    assert mfu_of(SHAPE, report["tokens_per_second"], ONE, context=128) == pytest.approx(0.25)
+
+
+def test_a_window_bounds_attention():
+    windowed = shape_of({**CONFIG, "model_type": "mistral", "sliding_window": 32})
+    assert flops_per_token(windowed, context=1000) == flops_per_token(windowed, context=32)
+    assert flops_per_token(windowed, context=16).model < flops_per_token(windowed, context=32).model
+
+
+def test_gpus_are_known_by_name():
+    assert gpu("H200").teraflops == 989.4
+    assert len({each.name for each in GPUS}) == len(GPUS)
+    for each in GPUS:
+        # Operations a byte at the ridge of the roofline: a figure off by ten would stand out.
+        assert 50 < each.teraflops / each.terabytes_per_second < 450, each.name
+        assert 10e9 < each.usable_bytes < 250e9
+    with pytest.raises(UsageError, match="no GPU"):
+        gpu("h1000")

@@ -1,0 +1,73 @@
+"""MFU by hand: the arithmetic of a model of known shape, the peak rate of a device by its name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lpt_train.adapters import attach
+from lpt_train.config import Lora
+from lpt_train.models import load_model
+from lpt_train.packing import Row
+from lpt_train.speed import Speed, Work, peak_rate
+
+# The fixture `tiny`: 2 layers of width 32, 2 heads of 16 of which 1 has keys and values, 3 · 32 inside, 259 tokens.
+LAYER = 32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 96
+BODY, HEAD = 2 * LAYER, 32 * 259
+ATTENTION = 4 * 2 * 32  # layers · width, forward
+
+
+def rows(*lengths: int, counted: int = 3) -> list[Row]:
+    masks = [np.array([1] * (counted + 1) + [0] * (n - counted - 1), np.uint8) for n in lengths]
+    return [Row(i, np.zeros(n, np.int32), masks[i]) for i, n in enumerate(lengths)]
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return load_model(str(tiny), dtype=torch.float32, device=torch.device("cpu"))
+
+
+def test_when_all_train_it_is_six_operations_a_weight(model):
+    work = Work(model.requires_grad_(True))
+    forward = 2 * BODY * 15 + 2 * HEAD * 6 + ATTENTION * (10 * 10 + 5 * 5)
+    assert work.forward(rows(10, 5)) == forward
+    assert work.training(rows(10, 5)) == 3 * forward
+
+
+def test_under_an_adapter_it_is_four_and_the_adapter_six(tiny):
+    loaded = load_model(str(tiny), dtype=torch.float32, device=torch.device("cpu"))
+    work = Work(attach(loaded, Lora(lora_r=4, lora_target_modules="q_proj")))
+    adapter = 2 * 2 * 32 * 4
+    found = work.training(rows(10))
+    assert found == 10 * (4 * BODY + 6 * adapter) + 3 * 4 * HEAD + 3 * ATTENTION * 100
+
+
+def test_the_head_does_not_see_what_does_not_count(model):
+    work = Work(model)
+    assert work.forward(rows(10, counted=5)) - work.forward(rows(10, counted=3)) == 2 * 2 * HEAD
+
+
+def test_of_a_mixture_of_experts_nothing_is_claimed(model, monkeypatch):
+    monkeypatch.setattr(model.config, "num_experts", 8, raising=False)
+    assert Work(model).training(rows(10)) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("NVIDIA H200", 989.4e12), ("NVIDIA H100 80GB HBM3", 989.4e12), ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA A100-SXM4-40GB", 312e12), ("NVIDIA H100 NVL", 835e12), ("NVIDIA L40S", 362e12), ("NVIDIA L4", 121e12), ("NVIDIA A10G", None),
+        ("NVIDIA GeForce RTX 4090", 165.2e12), ("Some Accelerator", None),
+    ],
+)  # fmt: skip
+def test_a_device_has_the_rate_of_its_own_name_or_none(name, rate):
+    assert peak_rate(name, torch.bfloat16) == rate
+    assert peak_rate(name, torch.float32) is None
+
+
+def test_no_mfu_is_told_where_the_peak_or_the_arithmetic_is_not_known():
+    known = Speed(0, 4, 1e12).step(1, 100, 1e9)
+    assert known["mfu"] == pytest.approx(1e9 / (known["step_seconds"] * 1e12))
+    assert "mfu" not in Speed(0, 4, None).step(1, 100, 1e9)
+    assert "mfu" not in Speed(0, 4, 1e12).step(1, 100)
