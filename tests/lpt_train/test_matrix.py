@@ -217,7 +217,7 @@ def test_a_failed_cell_stays_failed_until_it_is_asked_for_again(folder):
     read = parse_spec(body, "demo")
     found = run_matrix(read, out=path / "m", catalog=catalog)
     assert [cell.status for cell in found.cells] == ["done", "failed"]
-    assert "fits no module" in found.cells[1].failures[0]
+    assert "nothing_there" in found.cells[1].failures[0]
     assert found.choice.winner == "small"
     assert catalog.get(found.object_id)["cells"][1]["failures"]
     again = run_matrix(read, out=path / "m", catalog=catalog)
