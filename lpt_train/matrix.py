@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lpt_train.admitted import kinds_beside, load_split, load_unadmitted
+from lpt_train.admitted import AdmittedSplit, kinds_beside, load_split, load_unadmitted
 from lpt_train.algorithms import ALGORITHMS, config_of
 from lpt_train.config import to_mapping
 from lpt_train.matrix_cell import CellProcess, CellTask, keep_values, kept_values
@@ -68,7 +68,8 @@ def run_matrix(
             "the largest batch is found by running out of memory on a CUDA device", seen="there is none here",
             next="leave largest_batch and its gate out",
         )  # fmt: skip
-    root = _content_root(spec, catalog)
+    split = _split(spec, catalog)
+    spec, root = _with_admitted_length(spec, split), split.content_root
     make_folder(out)
     results: list[CellResult] = []
     with exclusive_lock(out / ".matrix.lock", wait=0.5, what=f"the matrix in {out}"), StopRequest() as stop:
@@ -233,12 +234,19 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _content_root(spec: MatrixSpec, catalog: Catalog) -> str:
+def _split(spec: MatrixSpec, catalog: Catalog) -> AdmittedSplit:
     """The rows that the matrix trains on, looked at once before anything runs."""
     if spec.admitted is not None:
-        return load_split(spec.admitted, catalog=catalog).content_root
-    contract = ALGORITHMS[spec.algorithm].contract
-    return load_unadmitted(str(spec.unadmitted), *kinds_beside(contract)).content_root
+        return load_split(spec.admitted, catalog=catalog)
+    return load_unadmitted(str(spec.unadmitted), *kinds_beside(ALGORITHMS[spec.algorithm].contract))
+
+
+def _with_admitted_length(spec: MatrixSpec, split: AdmittedSplit) -> MatrixSpec:
+    """Cells that name no max_length have the one that their split was admitted for, as `lpt train` has it."""
+    if split.max_length is None or not hasattr(config_of(spec.algorithm, spec.cells[0].options), "max_length"):
+        return spec
+    cells = (replace(cell, options={"max_length": split.max_length, **cell.options}) for cell in spec.cells)
+    return replace(spec, cells=tuple(cells))
 
 
 def _of_first_seed(spec: MatrixSpec, cell: Cell, out: Path) -> Any:
