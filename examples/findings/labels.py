@@ -37,7 +37,9 @@ def main() -> None:
         "the same start": correct["start"] == flipped["start"],
         "correct labels order hidden pairs": correct["low"] > 0.9,
         "half-flipped labels leave them undecided": abs(flipped["hidden_probability"] - 0.5) < 0.1,
-        "correct labels decide them": correct["hidden_probability"] > 0.8,
+        "and move that probability less than a quarter as far": (
+            abs(flipped["hidden_probability"] - 0.5) < (correct["hidden_probability"] - 0.5) / 4
+        ),
         "their margin is less than a quarter": abs(flipped["hidden_margin"]) < correct["hidden_margin"] / 4,
     })  # fmt: skip
 
