@@ -7,6 +7,7 @@ because both run code of whoever made the file.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -52,7 +53,10 @@ class Placement:
 
 
 def placement(device: str = "auto", dtype: str = "auto") -> Placement:
-    """Resolve the options `device` and `dtype`: auto is CUDA in bfloat16 where there is one, else CPU in float32."""
+    """Resolve the options `device` and `dtype`: auto is CUDA in bfloat16 where there is one, else CPU in float32.
+
+    On CUDA, what earlier runs of this process left in memory is freed: recordings and models refer to each other.
+    """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
@@ -65,6 +69,9 @@ def placement(device: str = "auto", dtype: str = "auto") -> Placement:
         raise UsageError(
             "float16 needs loss scaling, which the loops do not do", seen=dtype, next="use --set dtype=bfloat16"
         )
+    if device == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
     return Placement(torch.device(device), _DTYPES[dtype])
 
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config_reward import RewardConfig
 from lpt_train.data_order import shuffled
+from lpt_train.early_stop import check_patience
 from lpt_train.heads import causal_model
 from lpt_train.memory import fit
 from lpt_train.micro_batch import MicroBatch
@@ -58,6 +59,7 @@ def train(
     """
     out, options, size = Path(out), config.run, config.per_device_train_batch_size
     check_trains(split, "reward")
+    check_patience(options, eval_split)
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     tokenizer = load_tokenizer(source)
