@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from lpt_data.io.sources import expand
 from lpt_data.option_values import check_names
 from lpt_data.progress import Progress, silent
+from lpt_data.run.contamination import named_benchmarks
 from lpt_data.run.gates import Gate, check_policy, gate
 from lpt_data.run.recipe import Recipe, StageSpec
 from lpt_data.run.standing import Standing, standing
-from lpt_data.run.table import STAGES, Given, Tools, named_benchmarks
+from lpt_data.run.table import STAGES, Given, Tools
 from lpt_data.run.totals import totals
 from lpt_data.stage import StageReport, Work
 from lpt_data.works import Source
