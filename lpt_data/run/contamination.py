@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 Options = Mapping[str, Any]
 BESIDE = ("benchmark", "report", "embedder")  # options that are no fields of the config as they stand
 _ASKED = ("semantic", "paraphrases", "perplexity")  # fields that say which files were asked, and not where they are
-THRESHOLD = (
-    0.8  # cosine of a row and an item; that of the command
-)
+THRESHOLD = 0.8  # cosine of a row and an item; that of the command
 
 
 def named_benchmarks(options: Options) -> dict[str, tuple[str, ...]]:
