@@ -37,6 +37,7 @@ from cli import (
     train,
 )
 from cli.output import ReaderGoneError, error, say
+from cli.processes import first_to_tell
 from manifests.errors import LptError, UsageError
 
 HELP = """Curate, audit and admit data for LLM post-training, and train on what was admitted.
@@ -118,7 +119,8 @@ def run() -> None:
         error(problem, json_too="--json" in sys.argv)
         sys.exit(problem.exit_code)
     except LptError as problem:
-        error(problem, json_too="--json" in sys.argv)
+        if first_to_tell(problem):
+            error(problem, json_too="--json" in sys.argv)
         sys.exit(problem.exit_code)
     except ReaderGoneError:
         sys.exit(0)
@@ -126,3 +128,7 @@ def run() -> None:
         if end.code == 130:  # Typer's answer to Ctrl-C
             say("interrupted; nothing under a final name is half-written", style="yellow")
         raise
+
+
+if __name__ == "__main__":  # torchrun -m cli.main
+    run()

@@ -29,6 +29,7 @@ DECAYS = ("cosine", "linear", "1-sqrt")
 REPORTS = ("tensorboard", "wandb", "trackio")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+SHARDINGS = ("none", "fsdp2")
 MIX_SCHEDULES = ("auto", "follow", "ignore")
 EXECUTIONS = ("auto", "graph", "compiled", "eager", "rows")
 TRUNCATIONS = ("drop", "keep_start")
@@ -106,11 +107,13 @@ class RunOptions:
     report_to: str = "none"  # none, or names separated by commas: tensorboard, wandb, trackio
     device: str = "auto"  # auto | cpu | cuda
     dtype: str = "auto"  # of the forward pass; auto: float32 on CPU, bfloat16 on CUDA
+    sharding: str = "none"  # under torchrun: none: every process has all weights; fsdp2: they are spread over them
+    ddp_timeout: int = 1800  # seconds that a process waits for the others before it gives up
     memory: str = "auto"  # auto: the options set to auto, and the offloaded optimizer, as a step needs them to fit; off
     max_memory_gb: float = 0.0  # 10^9 bytes that a step may take; 0: what is free on the GPU
     gradient_checkpointing: bool | str = "auto"  # true: layers keep their input alone and are computed again; false
     gradient_checkpointing_every: int = 1  # with gradient_checkpointing=true: every k-th layer
-    activation_offloading: bool | str = "auto"  # true: what layers keep waits in host memory; false
+    activation_offloading: bool | str = "auto"  # true: what layers keep waits in host memory; false; auto: at need
     guard: GuardOptions = field(default_factory=GuardOptions)
 
     def __post_init__(self) -> None:
@@ -119,6 +122,8 @@ class RunOptions:
         for name in self.reports:
             one_of("report_to", name, REPORTS)
         one_of("device", self.device, DEVICES)
+        one_of("sharding", self.sharding, SHARDINGS)
+        at_least("ddp_timeout", self.ddp_timeout, 1)
         one_of("dtype", self.dtype, DTYPES)
         one_of("memory", self.memory, ("auto", "off"))
         at_least("max_memory_gb", self.max_memory_gb, 0)

@@ -12,7 +12,7 @@ from manifests.errors import UsageError
 class GuardOptions:
     """What a run does about batches whose loss or gradient is absurd."""
 
-    spike_guard: bool = False  # such batches move no weight and are set aside; off: what is not finite ends the run
+    spike_guard: bool = False  # batches with spikes move no weight, are set aside; off: what is not finite ends a run
     spike_factor: float = 10.0  # times the running median of the loss or the gradient norm: a spike
     spike_window: int = 64  # updates of the running median
     spike_limit: int = 5  # batches that may be set aside; one more ends the run

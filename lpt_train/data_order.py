@@ -29,8 +29,8 @@ Unit = Sequence[Row]  # what a line of a batch holds: one row, or the rows of on
 _FLAT = {"type": "constant", "warmup": 0.0, "decay": 0.0}  # a mixture that says nothing of the learning rate
 
 
-def data_order(split: AdmittedSplit, rows: list[Row], config: SFTConfig) -> Shuffled | Scheduled:
-    """The order in which a run reads the rendered rows of its split.
+def data_order(split: AdmittedSplit, rows: list[Row], config: SFTConfig, world: int = 1) -> Shuffled | Scheduled:
+    """The order in which a run of `world` processes reads the rendered rows of its split: they make its steps larger.
 
     Raises `RefusedError` for a schedule that the options do not fit, or that `mix_schedule=follow` asks for in vain.
     """
@@ -41,13 +41,13 @@ def data_order(split: AdmittedSplit, rows: list[Row], config: SFTConfig) -> Shuf
             next="admit what `lpt data mix` wrote with a `schedule:`, or leave mix_schedule at auto",
         )  # fmt: skip
     if schedule is None or config.mix_schedule == "ignore":
-        return shuffled(_units(rows, config), config)
-    return _scheduled(split, schedule, rows, config)
+        return shuffled(_units(rows, config), config, world)
+    return _scheduled(split, schedule, rows, config, world)
 
 
-def shuffled(units: Sequence[Any], config: Any) -> Shuffled:
+def shuffled(units: Sequence[Any], config: Any, world: int = 1) -> Shuffled:
     """Epochs over `units`, as many as the options say."""
-    per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps * world
     total = math.ceil(len(units) * config.run.num_train_epochs)
     if config.run.max_steps > 0:
         total = config.run.max_steps * per_step
@@ -175,13 +175,16 @@ class Scheduled:
         return [f"the rows of each step are those of the mixture {self.schedule['plan_hash'][:16]}…{what}"]
 
 
-def _scheduled(split: AdmittedSplit, schedule: Mapping[str, Any], rows: list[Row], config: SFTConfig) -> Scheduled:
-    batch = config.per_device_train_batch_size * config.gradient_accumulation_steps
+def _scheduled(
+    split: AdmittedSplit, schedule: Mapping[str, Any], rows: list[Row], config: SFTConfig, world: int
+) -> Scheduled:
+    batch = config.per_device_train_batch_size * config.gradient_accumulation_steps * world
     per_step = schedule["rows_per_step"] or batch
     if not config.packing and per_step != batch:
         raise RefusedError(
             "the steps of the mixture have another number of rows than those of the run",
-            seen=f"rows_per_step {per_step}; per_device_train_batch_size × gradient_accumulation_steps = {batch}",
+            seen=f"rows_per_step {per_step}; per_device_train_batch_size × gradient_accumulation_steps"
+            f"{' × processes' if world > 1 else ''} = {batch}",
             next=f"set them to multiply to {per_step}, or mix_schedule=ignore",
         )
     if config.run.max_steps < 1 and config.run.num_train_epochs != 1:

@@ -14,6 +14,17 @@ from lpt_train.observers import Ask, Moment
 from manifests.errors import UsageError
 
 
+def check_patience(options: RunOptions, eval_split: object | None) -> None:
+    """Raise `UsageError` for patience without evaluations that could try it."""
+    if options.early_stopping_patience and (eval_split is None or not options.eval_steps):
+        raise UsageError(
+            "early stopping needs evaluations",
+            seen=f"early_stopping_patience={options.early_stopping_patience}, eval_steps={options.eval_steps}, "
+            f"{'no' if eval_split is None else 'an'} evaluation split",
+            next="--eval NAME:validation with --set eval_steps=50, or early_stopping_patience=0",
+        )
+
+
 class EarlyStop:
     """An observer: notes the best value of a metric and asks to stop after `patience` evaluations without a better one.
 

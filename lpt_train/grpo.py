@@ -26,6 +26,7 @@ from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, c
 from lpt_train.advantages import GroupAdvantages, group_advantages
 from lpt_train.checkpoint import Restored
 from lpt_train.config_grpo import GRPOConfig
+from lpt_train.early_stop import check_patience
 from lpt_train.evaluate import accuracy
 from lpt_train.heads import TokenLogprobs, check_head, token_logprobs
 from lpt_train.losses.policy import StepCounts, policy_loss
@@ -92,6 +93,7 @@ def train(
     """
     out, options = Path(out), config.run
     check_trains(split, "grpo")
+    check_patience(options, eval_split)
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     renderer = Renderer(load_tokenizer(source))

@@ -19,6 +19,7 @@ from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config_kto import KTOConfig
 from lpt_train.data_order import shuffled
+from lpt_train.early_stop import check_patience
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.kto import kl_estimate, kto
@@ -56,6 +57,7 @@ def train(
     """
     out, options = Path(out), config.run
     check_trains(split, "kto")
+    check_patience(options, eval_split)
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     tokenizer = load_tokenizer(source)
@@ -81,7 +83,9 @@ def train(
         tokenized_id=identity, catalog=catalog, resume=resume,
     )  # fmt: skip
     run.memory = memory
-    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, eval_split)
+    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(
+        split, eval_split, config.max_length
+    )
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)
     reference = _reference(run_micro_batch, [c.row for c in completions], needed, size)

@@ -19,15 +19,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from peft import PeftModel
 
 from lpt_train.adapters import changes_base, trainable
 from lpt_train.flat import FlatBatch, Shape, flatten
-from lpt_train.heads import causal_model, decoder, head_logprobs
+from lpt_train.heads import causal_model, decoder, draws, head_logprobs
 from lpt_train.models import Placement
 from lpt_train.packing import Row
+from lpt_train.ranks import SOLO, Ranks
 from lpt_train.recompute import on_host
+from lpt_train.sharded import shard
 from lpt_train.varlen import NAME
 from manifests.errors import LptError, RefusedError
 
@@ -37,6 +40,9 @@ Extras = Mapping[str, torch.Tensor]
 Objective = Callable[[torch.Tensor, FlatBatch, Extras], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 # (model, hidden states [T, H], batch) -> the values that the objective is about, where they are not log-probs.
 Head = Callable[[torch.nn.Module, torch.Tensor, FlatBatch], torch.Tensor]
+
+# A micro-batch of nothing: what a process computes when a step has none left for it.
+BLANK = Row(-1, np.zeros(2, np.int32), np.zeros(2, np.uint8))
 
 Work = Callable[[FlatBatch, Extras], dict[str, torch.Tensor]]
 
@@ -57,21 +63,25 @@ class MicroBatch:
         pad_id: int,
         chunk: int = 1024,
         head: Head | None = None,
+        ranks: Ranks = SOLO,
     ) -> None:
         self.model, self.place, self.objective, self.pad_id, self.chunk = model, place, objective, pad_id, chunk
-        self.head = head
+        self.head, self.ranks = head, ranks
         self.notes: list[str] = []
         self.offload_activations = False
         self.memory: Any = None  # what `memory.fit` predicted
         self._most_tokens = most_tokens
         self._plain = Shape(longest)
         self._filled = Shape.of(longest, most_tokens, most_rows, chunk)
-        self._parameters = trainable(model)  # walking through the modules takes longer than a replay
         self._recorded: dict[Any, Work] = {}
         self._warm: set[Any] = set()  # shapes that have run once, so that they are compiled
         self._pool: Any = None
         self._asked = execution
         self.way = self._choose(execution)
+        self._through = self._hidden_logprobs if not ranks.sharded else shard(
+            model, self._hidden_logprobs, _layers(model) or (), world=ranks.world, place=place
+        )  # fmt: skip
+        self._parameters = trainable(model)  # walking through the modules takes longer than a replay
 
     @property
     def most_tokens(self) -> int:
@@ -79,18 +89,23 @@ class MicroBatch:
         shape = self._filled if self.way in ("graph", "compiled") else self._plain
         return math.ceil(self._most_tokens / shape.tokens) * shape.tokens
 
-    def keep_activations_on_host(self) -> None:
-        """What layers keep waits in host memory from now on; recordings cannot do that: compiled layers run as such."""
-        self.offload_activations = True
+    def leave_recordings(self, option: str, because: str) -> None:
+        """Run compiled layers in place of recordings, which do not go with `option`; refused if recordings were asked
+        for by name."""
         if self.way != "graph":
             return
         if self._asked == "graph":
             raise RefusedError(
-                "a recording keeps its activations on the device", seen="execution=graph, activation_offloading",
-                next="--set execution=compiled, or --set activation_offloading=false",
+                f"a recording does not go with {option}: {because}", seen=f"execution=graph, {option}",
+                next=f"--set execution=compiled, or leave out {option}",
             )  # fmt: skip
         self.way = "compiled"
-        self.notes.append("execution=graph does not go with activation_offloading; compiled layers are used")
+        self.notes.append(f"execution=graph does not go with {option} ({because}); compiled layers are used")
+
+    def draws_twice(self) -> bool:
+        """Whether dropout is drawn again in the backward pass: that reads the generator, which a recording may not."""
+        again = any(getattr(layer, "gradient_checkpointing", False) for layer in _layers(self.model) or ())
+        return draws(causal_model(self.model).get_output_embeddings()) or (again and draws(self.model))
 
     def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         """Add the gradients of these rows; return `loss` and what the objective reports, detached, on the device."""
@@ -116,6 +131,8 @@ class MicroBatch:
         self.model.eval()
         try:
             with without_adapter:
+                for parameter in self._parameters if self.ranks.sharded else ():
+                    parameter.requires_grad_(True)  # peft turned it off, FSDP2 takes what trains from its first pass
                 found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
         except torch.OutOfMemoryError as error:  # before the run's own guard
             raise (error if self.memory is None else self.memory.answer(error)) from error
@@ -124,7 +141,7 @@ class MicroBatch:
 
     def _scored(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
         with self.place.autocast():
-            return {"sums": row_sums(self._logprobs(batch), batch)}
+            return {"sums": row_sums(self._through(batch), batch)}
 
     def _run(self, name: str, work: Work, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         fixed = self.way in ("graph", "compiled")
@@ -163,14 +180,14 @@ class MicroBatch:
         """Log-probs [N] of the targets of rows, or what the head gives, without gradients, filler or compilation."""
         batch = flatten(rows, self.pad_id, self._plain).to(self.place.device)
         with torch.compiler.set_stance("force_eager"), self.place.autocast():
-            return self._logprobs(batch), batch
+            return self._through(batch), batch
 
     @torch.no_grad()
     def _hidden_of(self, rows: Sequence[Row]) -> torch.Tensor:
         with self.place.autocast():
             return self._hidden(flatten(rows, self.pad_id, self._plain).to(self.place.device)).float()
 
-    def _logprobs(self, batch: FlatBatch) -> torch.Tensor:
+    def _hidden_logprobs(self, batch: FlatBatch) -> torch.Tensor:
         hidden_T_H = self._hidden(batch)
         if self.head is not None:
             return self.head(self.model, hidden_T_H, batch)
@@ -196,7 +213,7 @@ class MicroBatch:
 
     def _forward_backward(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
         with self.place.autocast(), on_host(self.model.parameters()) if self.offload_activations else nullcontext():
-            logp_N = self._logprobs(batch)
+            logp_N = self._through(batch)
         loss, report = self.objective(logp_N, batch, extras)
         loss.backward()
         return {"loss": loss.detach(), **{name: value.detach() for name, value in report.items()}}
@@ -234,7 +251,8 @@ class MicroBatch:
         still_extras = {name: tensor.clone() for name, tensor in extras.items()}
         still_batch = batch.with_tensors(still)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Of this thread alone: NCCL has one that looks after events of its own.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             outcome = work(still_batch, still_extras)
         self._pool = self._pool or graph.pool()
 
@@ -250,18 +268,29 @@ class MicroBatch:
 
     def _give_up_compiling(self, problem: str) -> None:
         self.way = "eager"
-        self.notes.append(f"execution=graph does not fit this model ({problem}); eager is used")
+        told = self.notes if self.memory is None else self.memory.notes  # which the run reads at its end
+        told.append(f"execution=graph does not fit this model ({problem}); eager is used")
         for layer in _layers(self.model) or ():
             layer._compiled_call_impl = None
         for parameter in self._parameters:
             parameter.grad = None  # the first micro-batch of the run: nothing is lost
 
     def _choose(self, execution: str) -> str:
+        way = self._found(execution)
+        if self.ranks.sharded and way in ("graph", "rows"):  # gathered anew in each pass; a pass of each row of its own
+            raise RefusedError(
+                f"execution={way} does not go with weights that are spread over processes", seen="sharding=fsdp2",
+                next="sharding=none, or execution=auto",
+            )  # fmt: skip
+        return way
+
+    def _found(self, execution: str) -> str:
         if execution == "rows":
             return "rows"
         asked = execution
         if execution == "auto":
-            fast = self.place.device.type == "cuda" and self.place.dtype is torch.bfloat16
+            cuda = self.place.device.type == "cuda" and not self.ranks.sharded
+            fast = cuda and self.place.dtype is torch.bfloat16
             execution = "graph" if fast else "eager"
         for way in WAYS[WAYS.index(execution) :]:
             problem = self._problem(way)

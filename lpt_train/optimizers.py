@@ -20,7 +20,8 @@ from torch.optim.adamw import adamw as adamw_update
 
 from lpt_train.adapters import trainable
 from lpt_train.config import Optim
-from manifests.errors import UsageError
+from lpt_train.sharded import is_spread
+from manifests.errors import RefusedError, UsageError
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -32,6 +33,12 @@ def make_optimizer(model: torch.nn.Module, optim: Optim, *, offload: bool = Fals
     `UsageError` for one that needs what is not here (bitsandbytes, a CUDA device).
     """
     parameters = trainable(model)
+    if is_spread(parameters) and optim.optim not in ("adamw_torch", "sgd"):
+        raise RefusedError(
+            "the moments of this optimizer cannot be spread over processes",
+            seen=f"optim={optim.optim}, sharding=fsdp2",
+            next="--set optim=adamw_torch: each process has its part of the moments",
+        )  # fmt: skip
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": optim.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},

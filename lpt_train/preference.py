@@ -20,16 +20,18 @@ from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config_preference import ALGORITHMS, PreferenceConfig
 from lpt_train.data_order import shuffled
+from lpt_train.early_stop import check_patience
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.preference import LOSSES, Loss, Options, Pairs
 from lpt_train.memory import fit
-from lpt_train.micro_batch import Extras, MicroBatch, row_sums
+from lpt_train.micro_batch import BLANK, Extras, MicroBatch, row_sums
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
 from lpt_train.observers import Observer
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row
 from lpt_train.proof import Proof
+from lpt_train.ranks import Ranks, join
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
@@ -59,8 +61,10 @@ def train(
     out, options = Path(out), config.run
     algorithm = next(name for name, losses in ALGORITHMS.items() if config.loss_type in losses)
     check_trains(split, algorithm)
-    place = placement(options.device, options.dtype)
-    source = resolve(config.model, out, seed=options.seed)
+    check_patience(options, eval_split)
+    ranks, place = join(options), placement(options.device, options.dtype)
+    with ranks.main_first():
+        source = resolve(config.model, out, seed=options.seed)
     tokenizer = load_tokenizer(source)
     renderer = Renderer(tokenizer, max_length=config.max_length)
     check_tokenizer(split, renderer.fingerprint, renderer.name)
@@ -71,19 +75,21 @@ def train(
     model = load_for_training(source, config.lora, place)
     check_vocabulary(model, tokenizer)
     check_head(model)
-    run_micro_batch = _micro_batch(model, place, config, pairs, pad_id(tokenizer))
+    run_micro_batch = _micro_batch(model, place, config, pairs, pad_id(tokenizer), ranks)
     memory = fit(run_micro_batch, config, out if resume else None)
     optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
 
-    order, digest = shuffled(range(len(pairs)), config), model_digest(source)
+    order, digest = shuffled(range(len(pairs)), config, ranks.world), model_digest(source)
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
         out, algorithm, config, split, {"name": source, "digest": digest}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=identity, catalog=catalog, resume=resume,
+        tokenized_id=identity, catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
     run.memory = memory
-    run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(split, eval_split)
+    run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(
+        split, eval_split, config.max_length
+    )
     needed = visited(order.total_units, len(pairs), size, options.seed)
     reference = _reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", out)
     measure = None
@@ -96,10 +102,10 @@ def train(
     def gradients(taken: Sequence[int]) -> dict[str, float]:
         """Forward and backward of the pairs of a step: each part is weighted by its share, so that sums are means."""
         chosen_tokens, parts = sum(pairs[i].chosen.supervised for i in taken), []
-        for part in batched(taken, size):
+        for part in ranks.deal(batched(taken, size), []):
             extras = _extras([reference[i] for i in part], size, 1 / len(taken), 1 / chosen_tokens)
             parts.append(run_micro_batch(_rows([pairs[i] for i in part]), extras))
-        return {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
+        return ranks.sums(_sums(parts))
 
     def record_ids(taken: Sequence[int]) -> list[str]:
         return [split.record_ids[pairs[i].chosen.index] for i in taken]
@@ -141,15 +147,19 @@ def evaluate(
     model.eval()
     objective, sums = _objective(config), []
     chosen_tokens = sum(pair.chosen.supervised for pair in pairs)
-    for numbers in batched(range(len(pairs)), config.per_device_eval_batch_size):
+    for numbers in run_micro_batch.ranks.deal(batched(range(len(pairs)), config.per_device_eval_batch_size), []):
         logp_N, batch = run_micro_batch.logprobs(_rows([pairs[i] for i in numbers]))
         held = [reference[i] for i in numbers] if reference is not None else [np.zeros(2, np.float32)] * len(numbers)
-        extras = _extras(held, len(numbers), 1 / len(pairs), 1 / chosen_tokens)
+        extras = _extras(held, max(1, len(numbers)), 1 / len(pairs), 1 / chosen_tokens)
         extras = {name: tensor.to(logp_N.device) for name, tensor in extras.items()}
         loss, report = objective(logp_N, batch, extras)
         sums.append({"loss": loss, **report})
     model.train(was_training)
-    return {f"eval_{name}": float(torch.stack([part[name] for part in sums]).sum()) for name in sums[0]}
+    return {f"eval_{name}": value for name, value in run_micro_batch.ranks.sums(_sums(sums)).items()}
+
+
+def _sums(parts: Sequence[dict[str, torch.Tensor]]) -> dict[str, float]:
+    return {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
 
 
 def _objective(config: PreferenceConfig) -> Any:
@@ -196,14 +206,15 @@ def _of_pairs(rows_S: torch.Tensor, weight_P: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(pairs: Sequence[Pair]) -> list[Row]:
-    return [row for pair in pairs for row in (pair.chosen, pair.rejected)]
+    return [row for pair in pairs for row in (pair.chosen, pair.rejected)] or [BLANK, BLANK]
 
 
 def _extras(reference: Sequence[np.ndarray], size: int, weight: float, per_token: float) -> dict[str, torch.Tensor]:
     """Weights and reference log-probs of the pairs of a micro-batch, filled up to `size` pairs of weight 0."""
     weight_P, reference_P_2 = torch.zeros(size), torch.zeros(size, 2)
     weight_P[: len(reference)] = weight
-    reference_P_2[: len(reference)] = torch.from_numpy(np.stack(reference))
+    if reference:
+        reference_P_2[: len(reference)] = torch.from_numpy(np.stack(reference))
     return {"weight_P": weight_P, "reference_P_2": reference_P_2, "per_token": torch.tensor(per_token)}
 
 
@@ -227,23 +238,30 @@ def _reference(
     if kept is not None and kept.exists() and (body := json.loads(kept.read_text()))["key"] == key:
         found[list(needed)] = np.asarray(body["logps"], np.float32)
         return found
-    parts = batched(needed, config.per_device_train_batch_size)
+    ranks = run_micro_batch.ranks
+    parts = ranks.deal(batched(needed, config.per_device_train_batch_size), [])
     sums = run_micro_batch.start_logprobs(_rows([pairs[i] for i in part]) for part in parts)
     for part, sums_2P in zip(parts, sums, strict=True):
-        found[list(part)] = sums_2P.view(-1, 2).numpy()
-    if kept is not None:
+        found[list(part)] = sums_2P.view(-1, 2).numpy()[: len(part)]
+    found = ranks.total(found)
+    if kept is not None and ranks.main:
         write_atomic(kept, json.dumps({"key": key, "logps": found[list(needed)].tolist()}).encode())
     return found
 
 
 def _micro_batch(
-    model: torch.nn.Module, place: Placement, config: PreferenceConfig, pairs: Sequence[Pair], padding: int
+    model: torch.nn.Module,
+    place: Placement,
+    config: PreferenceConfig,
+    pairs: Sequence[Pair],
+    padding: int,
+    ranks: Ranks,
 ) -> MicroBatch:
     size = config.per_device_train_batch_size
     lengths = sorted((pair.tokens for pair in pairs), reverse=True)
     return MicroBatch(
         model, place, _objective(config), execution=config.execution, longest=config.max_length, pad_id=padding,
-        most_tokens=sum(lengths[:size]), most_rows=2 * size, chunk=config.logits_chunk,
+        most_tokens=sum(lengths[:size]), most_rows=2 * size, chunk=config.logits_chunk, ranks=ranks,
     )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from lpt_train.sharded import whole
+
 
 class Proof:
     """Takes digests of every tensor at the start, counts gradients in between, and compares at the end."""
@@ -21,6 +23,11 @@ class Proof:
         self._frozen_before = self._frozen()
         self.updates = 0
         self.nonzero_gradients = 0
+
+    @property
+    def start(self) -> str:
+        """The digest over all trained tensors as they were at the start."""
+        return _join(self._trainable_before)
 
     def observe(self, grad_norm: float) -> None:
         """Count one optimizer step and whether its gradient (global norm) was anything but zero."""
@@ -59,7 +66,7 @@ class Proof:
             "verdict": verdict, "updates": self.updates, "nonzero_gradients": self.nonzero_gradients,
             "trainable_tensors": len(after), "changed_tensors": changed, "frozen_unchanged": frozen_unchanged,
             "frozen_tensors": sum(not p.requires_grad for p in self._model.parameters()),
-            "start": _join(self._trainable_before), "end": _join(after),
+            "start": self.start, "end": _join(after),
         }  # fmt: skip
 
     def _frozen(self) -> str:
@@ -68,7 +75,7 @@ class Proof:
 
 def tensor_digest(tensor: torch.Tensor) -> str:
     """sha256 of dtype, shape and bytes of a tensor, wherever it lives."""
-    plain = tensor.detach().cpu().contiguous()
+    plain = whole(tensor.detach()).cpu().contiguous()
     digest = hashlib.sha256(f"{plain.dtype} {tuple(plain.shape)}\0".encode())
     digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ _IDENTITY = ("algorithm", "manifest", "split", "content_root", "tokenizer", "tok
 _FREE_TO_CHANGE = (
     "logging_steps", "save_steps", "save_total_limit", "eval_steps", "report_to", "early_stopping_patience",
     "early_stopping_threshold", "memory", "max_memory_gb", "gradient_checkpointing", "gradient_checkpointing_every",
-    "activation_offloading",
+    "activation_offloading", "sharding", "ddp_timeout",
 )  # fmt: skip
 # … and these the length, at which every schedule but these aims from its first step on.
 _LENGTH = ("run.max_steps", "run.num_train_epochs")
 _SCHEDULE = "optim.lr_scheduler_type"
 _CAN_GROW = ("constant", "warmup_stable_decay")
+# With another number of processes these two may change, as long as a step has as many rows as it had.
+_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 def check_resume(
@@ -33,7 +36,8 @@ def check_resume(
     `defaults` stand for the options that were not there yet when the run was started.
 
     The length may change where the schedule is constant for a while: then the steps done may be those of the longer run
-    as well, which `check_rates` tells when the checkpoint is read.
+    as well, which `check_rates` tells when the checkpoint is read. The number of processes may change where a step
+    keeps its rows: then its sums are the same up to rounding.
     """
     then, now_ = (
         _flat(defaults or {}) | {key: body.get(key) for key in _IDENTITY}
@@ -41,6 +45,9 @@ def check_resume(
         | _flat(body["config"])
         for body in (before, asked)
     )  # fmt: skip
+    if (before_many := processes(before)) != (now_many := processes(asked)):
+        for config, many in ((then, before_many), (now_, now_many)):
+            config["rows_a_step"] = many * math.prod(config.pop(name) for name in _BATCH)
     differ = {name for name in then.keys() | now_.keys() if then.get(name) != now_.get(name)}
     free = {name for name in differ if name.rpartition(".")[2] in _FREE_TO_CHANGE}
     if changed := sorted(differ - free - set(_LENGTH)):
@@ -71,6 +78,11 @@ def check_rates(back: Restored, multiplier: Callable[[int], float], directory: P
         next=(f"remove the checkpoints after {fits[-1].name}, and resume again; or " if fits else "")
         + "start a new run with --model set to this one",
     )  # fmt: skip
+
+
+def processes(body: Mapping[str, Any]) -> int:
+    """How many processes a recorded run had."""
+    return int(body.get("ranks", {}).get("world_size", 1))
 
 
 def _length(config: Mapping[str, Any]) -> tuple[str, Any]:

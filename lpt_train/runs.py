@@ -14,14 +14,11 @@ import contextlib
 import errno
 import json
 import math
-import platform
 import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +29,21 @@ from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import Restored, checkpoint_sha256, load_checkpoint, read_provenance
 from lpt_train.checkpoint_folders import latest, recover
 from lpt_train.config import to_mapping
+from lpt_train.machine import env as env
+from lpt_train.machine import now as now
+from lpt_train.machine import own_version
 from lpt_train.memory import Fitted, measured_peak
 from lpt_train.models import placement
 from lpt_train.proof import Proof
 from lpt_train.quantised import quantisation_record
-from lpt_train.resume import check_resume
+from lpt_train.ranks import SOLO, Ranks, refuse_several
+from lpt_train.resume import check_resume, processes
+from lpt_train.sharded import made_whole
 from lpt_train.sinks import Sinks, check_sinks
 from lpt_train.speed import peak_memory_bytes
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
+from manifests.command_line import command_line
 from manifests.errors import BadInputError, LptError, UsageError
 from manifests.files import cannot_write, exclusive_lock, make_folder, write_atomic
 from manifests.rollouts import into_catalog
@@ -50,7 +53,6 @@ from manifests.rollouts import into_catalog
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
-_PACKAGES = ("torch", "transformers", "peft", "trl", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,16 @@ class RunResult:
 
 
 class Run:
-    """One training run; `create` starts it, `log` adds a step, `finish` closes and records it."""
+    """One training run; `create` starts it, `log` adds a step, `finish` closes and records it.
 
-    def __init__(self, out: Path, body: dict[str, Any], catalog: Catalog | None) -> None:
+    Of several processes the main one writes; the others go through the same calls and leave no trace.
+    """
+
+    def __init__(self, out: Path, body: dict[str, Any], catalog: Catalog | None, ranks: Ranks = SOLO) -> None:
         self.out = out
         self.body = body
         self.catalog = catalog
+        self.ranks = ranks
         self.run_id: str = body["run_id"]
         self.checkpoints = out / "checkpoints"
         self.metrics_path = out / "metrics.jsonl"
@@ -108,24 +114,28 @@ class Run:
         seed: int = 0,
         catalog: Catalog | None = None,
         resume: bool = False,
+        ranks: Ranks = SOLO,
         engine: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run in `out`, or go on with the one there when `resume`.
 
         `model_info` is `{name, digest}` with the path the weights came from as `name`; `tokenizer` `{fingerprint,
         template_sha256}`; `engine` `{name, version, …}` of what does the updates, by default the loops of this package.
-        A folder that holds a run already is refused with `UsageError` unless `resume`.
+        A folder that holds a run already is refused with `UsageError` unless `resume`. An algorithm that gives no
+        `ranks` runs in one process and is refused where there are several.
         """
+        if ranks is SOLO:
+            refuse_several(algorithm)
         out = Path(out)
         reports = config.run.reports
         check_sinks(reports)
         record = out / "run.json"
-        if record.exists() and not resume:
+        if ranks.main and record.exists() and not resume:
             raise UsageError(
                 "the folder holds a run already", seen=str(out),
                 next="choose another --out, or go on with that run by --resume",
             )  # fmt: skip
-        before = _read_record(record) if resume else None
+        before = _read_record(record) if resume and ranks.main else None
         make_folder(out / "checkpoints")
         made_from = read_provenance(model_info["name"])
         created = now()
@@ -136,22 +146,28 @@ class Run:
             "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "verdict": split.verdict,
             "model": {**model_info, "made_from": made_from, "quantisation": _quantisation(config)},
             "tokenizer": dict(tokenizer),
-            "engine": dict(engine or {"name": "lean", "version": _own_version()}),
+            "engine": dict(engine or {"name": "lean", "version": own_version()}),
             "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
             "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
-            "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
+            "command": command_line(), "seed": seed, "created": created, "seconds": 0.0,
+            "metrics_path": str(out / "metrics.jsonl"), "parents": [],
+            **({"ranks": ranks.to_json()} if ranks.world > 1 else {}),
         }  # fmt: skip
         if before is not None:
             check_resume(before, body, to_mapping(type(config)()))
             body |= {key: before[key] for key in ("run_id", "created", "seconds", "metrics", "steps", "checkpoint")}
-        run = cls(out, body, catalog)
-        run.sinks.names = reports
-        run._lock.enter_context(exclusive_lock(out / ".lock", wait=0.5, what=f"the run in {out}"))
+        body["run_id"] = ranks.from_main(body["run_id"])
+        run = cls(out, body, catalog, ranks)
+        if before is not None and (then := processes(before)) != ranks.world:
+            run.notes.append(f"begun by {then} processes, gone on with by {ranks.world}: sums differ in their rounding")
+        if ranks.main:
+            run.sinks.names = reports
+            run._lock.enter_context(exclusive_lock(out / ".lock", wait=0.5, what=f"the run in {out}"))
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        if before is None:  # a resumed run is written when it has been taken up: a refusal leaves it as it was
+        if not resume:  # a resumed run is written when it has been taken up: a refusal leaves it as it was
             run._write()
-            run.metrics_path.write_bytes(b"")
+            run._keep_metrics([])
         return run
 
     def take_up(
@@ -165,10 +181,12 @@ class Run:
         were."""
         back = None
         try:
-            recover(self.checkpoints)
-            checkpoint = latest(self.checkpoints)
+            with self.ranks.main_first():
+                recover(self.checkpoints)
+                checkpoint = latest(self.checkpoints)
             if checkpoint is not None:
-                back = load_checkpoint(checkpoint, model=model, optimizer=optimizer, provenance=self.provenance)
+                with made_whole(model, optimizer, back=True) as whole:
+                    back = load_checkpoint(checkpoint, model=model, optimizer=whole, provenance=self.provenance)
                 if check is not None:
                     check(back)
         except BaseException:
@@ -203,7 +221,7 @@ class Run:
                     kept.append(line)
             except (ValueError, KeyError, TypeError):
                 continue  # the half line of a kill; its step comes again
-        write_atomic(self.metrics_path, b"".join(kept))
+        self._keep_metrics(kept)
         self.body["metrics"], self._from = {}, step
         for line in kept:
             self._note_ends(json.loads(line))
@@ -211,6 +229,8 @@ class Run:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of `step` (the number of updates done); a value that is not finite is written as text."""
+        if not self.ranks.main:
+            return
         plain = {name: float(value) for name, value in metrics.items()}
         row = {"step": step, **{name: v if math.isfinite(v) else str(v) for name, v in plain.items()}}
         with open(self.metrics_path, "a", encoding="utf-8") as file:
@@ -226,21 +246,33 @@ class Run:
         """The loop's surroundings: SIGTERM and Ctrl-C become a request to stop, an exception a recorded failure."""
         self.sinks.begin(self._from)
         try:
-            with StopRequest() as stop:
-                yield stop
+            with StopRequest(self.ranks) as stop:
+                try:
+                    yield stop
+                except BaseException as error:  # recorded before a signal can end the process
+                    lost = self.ranks.lost(error)
+                    self._failed(lost or error, proof)
+                    if lost is not None:
+                        raise lost from error
+                    raise
             self._stopped_by = stop.signal
         except BaseException as error:
-            try:
-                proved = proof.finish()
-            except Exception as also:  # a GPU that failed cannot be read either; the first error is the one to tell
-                proved = {"verdict": "not_computed", "reason": str(also)}
-            self.finish("failed", steps=self.body["steps"], proof=proved, failures=[f"{type(error).__name__}: {error}"])
             if isinstance(error, torch.OutOfMemoryError):
                 size, parts = (self.body["config"].get(name, 1) for name in _BATCH)
                 raise (self.memory or Fitted(None, None, None, size, parts)).answer(error) from error
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 raise cannot_write(self.out, error) from error
             raise
+
+    def _failed(self, error: BaseException, proof: Proof) -> None:
+        if self.ranks.sharded:  # its digests need all processes, and those are not here any more
+            proved = {"verdict": "not_computed", "reason": "the weights are spread over processes"}
+        else:
+            try:
+                proved = proof.finish()
+            except Exception as also:  # a GPU that failed cannot be read either; the first error is the one to tell
+                proved = {"verdict": "not_computed", "reason": str(also)}
+        self.finish("failed", steps=self.body["steps"], proof=proved, failures=[f"{type(error).__name__}: {error}"])
 
     def require_finite(self, step: int, **values: float) -> None:
         """Raise `LptError` for a NaN or infinite value, before the update that it would spoil."""
@@ -286,7 +318,7 @@ class Run:
         if self.rollouts is not None:
             self.body["rollouts"], notes = into_catalog(self.rollouts, self.catalog, self.run_id)
             self.notes += notes
-        object_id = self._record()
+        object_id = self._record() if self.ranks.main else None
         self._write()
         self._lock.close()
         return RunResult(self.run_id, self.body, self.out, object_id, self.notes)
@@ -329,7 +361,13 @@ class Run:
                 ends = self.body["metrics"].setdefault(name, [value, value])
                 ends[1] = value
 
+    def _keep_metrics(self, lines: list[bytes]) -> None:
+        if self.ranks.main:
+            write_atomic(self.metrics_path, b"".join(lines))
+
     def _write(self) -> None:
+        if not self.ranks.main:
+            return
         write_atomic(self.out / "run.json", _json_bytes(self.body))
         self._written = time.monotonic()
 
@@ -339,33 +377,6 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  (the global one, which libraries use)
     torch.manual_seed(seed)
-
-
-def env() -> dict[str, Any]:
-    """Versions and machine, as every record carries them."""
-    packages = {}
-    for name in _PACKAGES:
-        try:
-            packages[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {
-        "python": platform.python_version(), "lpt": _own_version(), "platform": platform.platform(),
-        "device": device, "packages": packages,
-    }  # fmt: skip
-
-
-def now() -> str:
-    """The time as records write it: ISO-8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("lpt")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _quantisation(config: Any) -> dict[str, Any] | None:

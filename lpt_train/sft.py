@@ -1,7 +1,4 @@
-"""Supervised fine-tuning (and continued pre-training on text): the whole loop, top to bottom.
-
-Leaves out several GPUs.
-"""
+"""Supervised fine-tuning (and continued pre-training on text): the whole loop, top to bottom."""
 
 from __future__ import annotations
 
@@ -15,16 +12,18 @@ from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config import SFTConfig
 from lpt_train.data_order import Scheduled, Shuffled, Unit, data_order
+from lpt_train.early_stop import check_patience
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import check_head
 from lpt_train.losses.sft import sft_loss
 from lpt_train.memory import fit
-from lpt_train.micro_batch import Extras, MicroBatch
+from lpt_train.micro_batch import BLANK, Extras, MicroBatch
 from lpt_train.models import Placement, check_vocabulary, load_tokenizer, model_digest, pad_id, placement, resolve
 from lpt_train.observers import Observer
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Rendered, Row, render_rows
 from lpt_train.proof import Proof
+from lpt_train.ranks import Ranks, join
 from lpt_train.render import Renderer
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
@@ -52,30 +51,32 @@ def train(
     """
     out, options = Path(out), config.run
     check_trains(split, "sft")
-    place = placement(options.device, options.dtype)
-    source = resolve(config.model, out, seed=options.seed)
+    check_patience(options, eval_split)
+    ranks, place = join(options), placement(options.device, options.dtype)
+    with ranks.main_first():
+        source = resolve(config.model, out, seed=options.seed)
     tokenizer = load_tokenizer(source)
     renderer = Renderer(tokenizer, max_length=config.max_length)
     check_tokenizer(split, renderer.fingerprint, renderer.name)
     rendered = render_rows(split.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
     held_out = _held_out(eval_split, renderer, config)
-    order = data_order(split, rendered.rows, config)
+    order = data_order(split, rendered.rows, config, ranks.world)
     seed_everything(options.seed)  # before the adapter draws its first values
     model = load_for_training(source, config.lora, place)
     check_vocabulary(model, tokenizer)
     check_head(model)
-    run_micro_batch = _micro_batch(model, place, config, order.units, pad_id(tokenizer))
+    run_micro_batch = _micro_batch(model, place, config, order.units, pad_id(tokenizer), ranks)
     memory = fit(run_micro_batch, config, out if resume else None)
     optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
     run = Run.create(
         out, "sft", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=sft_tokenized_id(split, renderer, config, order), catalog=catalog, resume=resume,
+        tokenized_id=sft_tokenized_id(split, renderer, config, order), catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
     run.memory = memory
     run.notes += (
         dropped_notes(rendered.dropped, len(rendered.rows))
-        + split_notes(split, eval_split) + order.notes + run_micro_batch.notes
+        + split_notes(split, eval_split, config.max_length) + order.notes + run_micro_batch.notes
     )  # fmt: skip
 
     def gradients(units: Sequence[Unit]) -> dict[str, float]:
@@ -84,8 +85,9 @@ def train(
         batches = [[row for unit in part for row in unit] for part in parts]
         supervised = sum(row.supervised for rows in batches for row in rows)
         denominator = torch.tensor(float(supervised))
-        losses = [run_micro_batch(rows, {"denominator": denominator})["loss"] for rows in batches]
-        return {"loss": float(torch.stack(losses).sum()), "supervised_tokens": supervised}
+        mine = ranks.deal(batches, [BLANK])
+        losses = [run_micro_batch(rows, {"denominator": denominator})["loss"] for rows in mine]
+        return ranks.sums({"loss": float(torch.stack(losses).sum())}) | {"supervised_tokens": supervised}
 
     def record_ids(units: Sequence[Unit]) -> list[str]:
         return [split.record_ids[row.index] for unit in units for row in unit]
@@ -121,14 +123,19 @@ def train(
 
 
 def _micro_batch(
-    model: torch.nn.Module, place: Placement, config: SFTConfig, units: Sequence[Sequence[Row]], padding: int
+    model: torch.nn.Module,
+    place: Placement,
+    config: SFTConfig,
+    units: Sequence[Sequence[Row]],
+    padding: int,
+    ranks: Ranks,
 ) -> MicroBatch:
     lengths = sorted((sum(len(row.ids) for row in unit) for unit in units), reverse=True)
     rows = sorted((len(unit) for unit in units), reverse=True)
     size = config.per_device_train_batch_size
     return MicroBatch(
         model, place, _objective, execution=config.execution, longest=config.max_length, pad_id=padding,
-        most_tokens=sum(lengths[:size]), most_rows=sum(rows[:size]), chunk=config.logits_chunk,
+        most_tokens=sum(lengths[:size]), most_rows=sum(rows[:size]), chunk=config.logits_chunk, ranks=ranks,
     )  # fmt: skip
 
 
@@ -141,13 +148,14 @@ def evaluate(run_micro_batch: MicroBatch, rows: Sequence[Row], config: SFTConfig
     model = run_micro_batch.model
     was_training = model.training
     model.eval()
-    total, tokens = 0.0, 0
-    for part in batched(rows, config.per_device_eval_batch_size):
+    ranks, total, tokens = run_micro_batch.ranks, 0.0, 0
+    for part in ranks.deal(batched(rows, config.per_device_eval_batch_size), [BLANK]):
         logp_N, batch = run_micro_batch.logprobs(part)
         total += float(sft_loss(logp_N, batch.weights_N, 1.0))
         tokens += batch.supervised
     model.train(was_training)
-    return {"eval_loss": total / tokens}
+    summed = ranks.sums({"total": total, "tokens": tokens})
+    return {"eval_loss": summed["total"] / summed["tokens"]}
 
 
 def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig) -> Rendered | None:

@@ -34,8 +34,8 @@ _IN_A_ROW = 2  # spikes after which the weights are the suspects
 class SpikeGuard:
     """An observer that asks to skip the updates of batches that would spoil the weights."""
 
-    def __init__(self, options: GuardOptions, path: Path) -> None:
-        self._options, self.path = options, path
+    def __init__(self, options: GuardOptions, path: Path, *, writes: bool = True) -> None:
+        self._options, self.path, self._writes = options, path, writes
         self._usual: dict[str, deque[float]] = {
             name: deque(maxlen=options.spike_window) for name in ("loss", "grad_norm")
         }  # fmt: skip
@@ -48,7 +48,7 @@ class SpikeGuard:
         if moment.point != "update":
             return None
         digest = batch_sha256(moment.record_ids)
-        if any(entry["batch_sha256"] == digest for entry in self.quarantined):
+        if moment.record_ids and any(entry["batch_sha256"] == digest for entry in self.quarantined):
             return Ask("skip", "the batch is in quarantine")
         reason = self._reason(moment.metrics)
         if reason is None:
@@ -111,7 +111,7 @@ class SpikeGuard:
 
     def write(self) -> None:
         """Bring the file up to date; a run without a spike has none."""
-        if self.quarantined or self.path.exists():
+        if self._writes and (self.quarantined or self.path.exists()):
             write_atomic(self.path, b"".join(orjson.dumps(entry) + b"\n" for entry in self.quarantined))
 
     def _reason(self, metrics: Mapping[str, float]) -> str | None:

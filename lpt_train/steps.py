@@ -12,6 +12,7 @@ from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import Restored
 from lpt_train.packing import epoch_order
 from lpt_train.render import Renderer
+from lpt_train.sharded import whole
 from manifests.digests import tokenized_id
 from manifests.errors import RefusedError
 
@@ -51,7 +52,10 @@ def visited(total: int, units: int, size: int, seed: int) -> list[int]:
 
 def clipped(parameters: Iterable[torch.nn.Parameter], max_norm: float) -> float:
     """Scale the gradients to a global norm of at most `max_norm` (0: leave them) and return the norm they had."""
-    return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm or math.inf))
+    parameters = list(parameters)
+    norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm or math.inf, norm)
+    return float(norm)
 
 
 def completions_id(split: AdmittedSplit, renderer: Renderer, *, max_length: int, truncation: str) -> str:

@@ -12,6 +12,9 @@ A loop takes its steps from here, computes gradients in its own lines, and hands
 
 Steps are counted from 0; `done` is the number of steps behind. The observers of the run (`observers`, the spike guard
 and early stopping among them) are shown each step from here, and what they ask for is done here.
+
+Of several processes (`run.ranks`) all come here with the gradients of their part of the step. They are added up here,
+and what is decided here is decided for all: by numbers that all have, or by the main process.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from lpt_train.proof import Proof
 from lpt_train.resume import check_rates
 from lpt_train.runs import Progress, Run, RunResult
 from lpt_train.schedule import decay_start, rates_sha256
+from lpt_train.sharded import made_whole
 from lpt_train.speed import Speed, peak_memory_bytes, peak_rate
 from lpt_train.spikes import SpikeGuard
 from lpt_train.steps import clipped, whole_steps
@@ -80,7 +84,9 @@ class Updates:
         options = self.config.run
         self._trained = trainable(self.model)  # walking through the modules takes longer than a small step
         self._guard = (
-            SpikeGuard(options.guard, self.run.out / "quarantine.jsonl") if options.guard.spike_guard else None
+            SpikeGuard(options.guard, self.run.out / "quarantine.jsonl", writes=self.run.ranks.main)
+            if options.guard.spike_guard
+            else None
         )
         self._early = EarlyStop(options) if options.early_stopping_patience else None
         own = [observer for observer in (self._guard, self._early) if observer is not None]
@@ -91,7 +97,7 @@ class Updates:
         device = self._trained[0].device
         self._cuda = device.type == "cuda"
         peak = peak_rate(torch.cuda.get_device_name(device), self.dtype) if self._cuda else None
-        self._speed = Speed(0, self.total, peak)
+        self._speed = Speed(0, self.total, peak * self.run.ranks.world if peak else None)
 
     def take_up(self, *, rows_a_step: int | None = None) -> Restored | None:
         """Go on from the newest checkpoint, if there is one.
@@ -120,6 +126,7 @@ class Updates:
         self._stop = stop
         self._tell_what_trains()
         self._speed = self._speed.begin(self.start)
+        self.run.ranks.require_same("weights before the first step", self.proof.start)
         if self._guard is not None and self.start == 0:
             self._save()  # something to go back to
         if self.start == 0:
@@ -128,6 +135,7 @@ class Updates:
             if (asked := self._show("step_start", self.done)) is not None and asked.what == "skip":
                 self._leave_out()
             elif not self._asked:
+                self.run.ranks.seed(self.config.run.seed, self.done)
                 yield self.done
             if "roll_back" in self._asked:
                 self._go_back()
@@ -160,6 +168,7 @@ class Updates:
         guard or an observer leaves out has `skipped` 1 and moves nothing.
         """
         rate = self.rate(step)
+        self.run.ranks.sum_gradients(self._trained)
         grad_norm = clipped(self._trained, self.config.optim.max_grad_norm)
         moved = {"grad_norm": grad_norm, "learning_rate": rate}
         if self._observers:
@@ -184,6 +193,7 @@ class Updates:
         if self._cuda:
             line["memory_gib"] = peak_memory_bytes() / 2**30
         between = done % self.together == 0
+        self._stop.agree()
         measured: Mapping[str, float] = {}
         if self.evaluate and between and (self._last() or self._due(options.eval_steps)):
             measured = self.evaluate()
@@ -218,17 +228,28 @@ class Updates:
             told["quarantined"] = self._guard.quarantined
             if self._guard.quarantined:
                 self.run.notes.append(f"{len(self._guard.quarantined)} batches were set aside: {self._guard.path}")
+        told["peak_memory_bytes"] = max(self.run.ranks.gathered(peak_memory_bytes()))
         return self.run.finish(
-            "done" if whole else "stopped", steps=self.done, proof=self.proof.finish(),
+            "done" if whole else "stopped", steps=self.done, proof=self._proved(),
             failures=stopped + (failures or []), tokens_per_second=self._speed.tokens_per_second, extra=told,
         )  # fmt: skip
 
     def _tell_what_trains(self) -> None:
         """Into the record, and to a progress that has a place for it (`begin`), before the first step."""
-        report = parameter_report(self.model)
+        report = parameter_report(self.model, self.config.optim.optim)
         self.run.body |= report
         if (begin := getattr(self.progress, "begin", None)) is not None:
             begin(report_line(report))
+
+    def _proved(self) -> dict[str, Any]:
+        """The proof of a run whose processes have the same weights; of another, which is failed, `LptError`."""
+        proof = self.proof.finish()
+        try:
+            self.run.ranks.require_same("weights after the last step", proof["end"])
+        except LptError as error:
+            self.run.finish("failed", steps=self.done, proof=proof, failures=[str(error)])
+            raise
+        return proof
 
     def _show(
         self, point: Point, done: int, metrics: Mapping[str, float] | None = None, record_ids: Sequence[str] = ()
@@ -237,7 +258,8 @@ class Updates:
             return None
         if point == "step_start":
             record_ids = self._ids(done)
-        asked = ask_all(self._observers, Moment(point, done, self.total, self.model, metrics or {}, record_ids))
+        moment = Moment(point, done, self.total, self.model, metrics or {}, record_ids)
+        asked = self.run.ranks.from_main(ask_all(self._observers, moment))
         if asked is not None and asked.what != "skip":
             self._asked.setdefault(asked.what, asked)
         return asked
@@ -280,6 +302,7 @@ class Updates:
         if self.alone is not None:
             with torch.random.fork_rng():
                 for ids in self.alone(step):
+                    self.run.ranks.sum_gradients(self._trained)
                     norms[" ".join(ids)] = clipped(self._trained, math.inf)
                     self.zero_grad()
         self._guard.accuse(norms)
@@ -297,10 +320,11 @@ class Updates:
         suspected = self._guard.suspected if self._guard is not None else None
         good = found if suspected is None else [path for path in found if step_of(path) < suspected] or found[:1]
         kept = self._guard.quarantined if self._guard is not None else []
-        self._restore(
-            load_checkpoint(good[-1], model=self.model, optimizer=self.optimizer, provenance=self.run.provenance)
-        )
-        forget_after(good[-1])
+        with made_whole(self.model, self.optimizer, back=True) as whole:
+            back = load_checkpoint(good[-1], model=self.model, optimizer=whole, provenance=self.run.provenance)
+        self._restore(back)
+        if self.run.ranks.main:
+            forget_after(good[-1])
         if self._guard is not None:
             self._guard.quarantined, self._guard.in_a_row = kept, 0
         self.zero_grad()
@@ -317,15 +341,17 @@ class Updates:
             self.back(back)
 
     def _save(self) -> None:
-        more = self.more()
+        more, main = self.more(), self.run.ranks.main
         extra = {
             "proof": self.proof.state(), "rates": rates_sha256(self.multiplier, self.done),
             "observers": states(self._observers), **more.get("extra", {}),
         }  # fmt: skip
-        save_checkpoint(
-            self.run.checkpoints, step=self.done, model=self.model, optimizer=self.optimizer,
-            provenance=self.run.provenance, cursor=self.cursor(self.done), config=to_mapping(self.config), extra=extra,
-            tensors=more.get("tensors"), tokenizer=self.tokenizer, keep_last=self.config.run.save_total_limit,
-            keep=self._kept(),
-        )  # fmt: skip
+        with made_whole(self.model, self.optimizer, keep=main) as optimizer:
+            if main:
+                save_checkpoint(
+                    self.run.checkpoints, step=self.done, model=self.model, optimizer=optimizer,
+                    provenance=self.run.provenance, cursor=self.cursor(self.done), config=to_mapping(self.config),
+                    extra=extra, tensors=more.get("tensors"), tokenizer=self.tokenizer,
+                    keep_last=self.config.run.save_total_limit, keep=self._kept(),
+                )  # fmt: skip
         self._saved = self.done

@@ -7,12 +7,12 @@ from typing import Any
 
 from lpt_data.report import charts, words
 from lpt_data.report.document import document
-from manifests.html import Child, Html, el, join
 from lpt_data.report.markdown import code, said
 from lpt_data.report.markdown import table as markdown_table
 from lpt_data.report.parts import Cell, Column, command, digest, facts, figures, notes, section, table
 from lpt_data.report.stage_page import foot
 from lpt_data.report.story import RunStory
+from manifests.html import Child, Html, el, join
 
 _STATUS = {"done": "pass", "running": "skipped", "stopped": "warn", "failed": "fail"}
 

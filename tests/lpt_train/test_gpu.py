@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from rank_cases import run_job
 from reward_cases import ranked
-from train_cases import chats, preferences, write_jsonl
+from train_cases import chat, chats, preferences, write_jsonl
 
+from lpt_train import sft
 from lpt_train.adapter_files import read_adapter
 from lpt_train.adapters import load_for_training
 from lpt_train.admitted import load_unadmitted
@@ -23,11 +29,12 @@ from lpt_train.heads import token_logprobs
 from lpt_train.kto import train as train_kto
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import load_adapter, load_model, load_tokenizer, placement
-from lpt_train.packing import render_rows
+from lpt_train.packing import epoch_order, render_rows
 from lpt_train.preference import train as train_preference
 from lpt_train.render import Renderer
 from lpt_train.reward import train as train_reward
 from lpt_train.sft import train
+from lpt_train.speed import peak_rate
 
 pytestmark = [
     pytest.mark.gpu,
@@ -143,7 +150,8 @@ def test_reward_models_by_recordings(tiny, tmp_path, ranking):
         ).body["metrics"]["loss"]
         for device in ("cpu", "cuda")
     ]
-    assert plain[0] == pytest.approx(plain[1], abs=1e-3)
+    assert plain[0][0] == pytest.approx(plain[1][0], abs=1e-4)
+    assert plain[0][1] == pytest.approx(plain[1][1], abs=2e-2)  # Adam's first steps follow the sign of what is rounded
 
 
 def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):
@@ -173,6 +181,14 @@ def test_a_recording_drops_other_inputs_each_time(tiny):
     model.eval()
     first, second = (run.row_logprobs(rows, "evaluation") for _ in range(2))
     assert torch.equal(first, second)
+
+
+def test_dropout_in_layers_that_are_computed_again_runs_compiled(tiny, sft_split, tmp_path):
+    options = {"lora_dropout": 0.2, "gradient_checkpointing": True}
+    result = train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
+    assert result.body["execution"] == "compiled"
+    assert any("lora_dropout" in note for note in result.notes)
+    assert result.body["proof"]["verdict"] == "effective"
 
 
 @pytest.mark.parametrize("options", [{}, {"use_bnb_nested_quant": True, "use_dora": True}], ids=str)
@@ -205,4 +221,52 @@ def test_codes_of_the_gpu_are_those_of_the_cpu():
                 weights.to(device), blocksize=64, quant_type="nf4", compress_statistics=nested
             )
             decoded.append(functional.dequantize_4bit(codes, state).cpu())
-        torch.testing.assert_close(*decoded, atol=1e-3, rtol=0)
+        torch.testing.assert_close(*decoded, atol=5e-2 if nested else 1e-5, rtol=0)
+
+
+def test_a_recorded_run_is_guarded_goes_back_and_tells_its_mfu(tiny, tmp_path, monkeypatch):
+    honest = sft._objective
+
+    def objective(logp_N, batch, extras):
+        loss, report = honest(logp_N, batch, extras)
+        return loss * torch.where((batch.input_ids_1_T == ord("~")).any(), 1e6, 1.0), report
+
+    monkeypatch.setattr(sft, "_objective", objective)
+    rows, order = chats(48), epoch_order(48, 42, 0)
+    poisons = [int(order[at]) for at in (42, 44)]  # of steps 11 and 12, four rows each
+    for at in poisons:
+        rows[at]["messages"] = chat("say it", "~")
+    split = load_unadmitted(write_jsonl(tmp_path / "chats.jsonl", rows), "sft")
+    options = {"max_steps": 12, "spike_guard": True, "save_steps": 4, "execution": "graph", "report_to": "none"}
+    result = train(config(tiny, **options), split=split, out=tmp_path / "run")
+    assert result.status == "done"
+    assert [entry["suspect"] for entry in result.body["quarantined"]] == [split.record_ids[at] for at in poisons]
+    assert "went back to step-000008: loss_spike in step 12" in result.notes
+    assert result.body["proof"]["updates"] == 10
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert all(line["memory_gib"] > 0 for line in lines)
+    if peak_rate(torch.cuda.get_device_name(), torch.bfloat16) is not None:
+        assert all(0 < line["mfu"] < 1 for line in lines)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+@pytest.mark.parametrize("use_peft", [True, False])
+def test_two_gpus_give_the_losses_of_one(tiny, tmp_path, sharding, use_peft):
+    write_jsonl(tmp_path / "chats.jsonl", chats(25))
+    options = {"model": str(tiny), "max_steps": 6, "per_device_train_batch_size": 2, "use_peft": use_peft}
+    job = {"algorithm": "sft", "rows": str(tmp_path / "chats.jsonl")}
+    alone = run_job({**job, "options": {**options, "gradient_accumulation_steps": 2}, "out": str(tmp_path / "one")})
+    spread = {**job, "options": {**options, "sharding": sharding}, "out": str(tmp_path / "two")}
+    asked = {"jobs": {"two": spread}, "results": str(tmp_path / "results.json"), "command": []}
+    (tmp_path / "jobs.json").write_text(json.dumps(asked))
+    script = Path(__file__).parent / "rank_cases.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    subprocess.run(
+        [*torchrun, str(script), str(tmp_path / "jobs.json")],
+        env={**os.environ, "PYTHONPATH": str(script.parents[2])}, check=True, timeout=300,
+    )  # fmt: skip
+    both = json.loads((tmp_path / "results.json").read_text())["two"]
+    assert both["metrics"]["loss"] == pytest.approx(alone["metrics"]["loss"], abs=0.02)
+    assert both["proof"]["verdict"] == "effective"
