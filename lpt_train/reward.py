@@ -6,7 +6,7 @@ step the rewards of the evaluation split are looked at closely: see `reward_repo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,23 @@ from transformers import PreTrainedTokenizerFast
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.config_reward import RewardConfig
 from lpt_train.data_order import shuffled
+from lpt_train.early_stop import check_patience
 from lpt_train.heads import causal_model
 from lpt_train.memory import fit
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import check_vocabulary, load_tokenizer, model_digest, placement, resolve
+from lpt_train.observers import Observer
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row
 from lpt_train.proof import Proof
-from lpt_train.rankings import Rankings, render_rankings
+from lpt_train.rankings import Ranking, Rankings, render_rankings
 from lpt_train.render import Renderer
 from lpt_train.reward_batch import Bounds, inputs, joined, ranking_loss, reward_micro_batch, rewards_of, rows_of
 from lpt_train.reward_head import padding_for
 from lpt_train.reward_model import load_reward_for_training
 from lpt_train.reward_report import NO_SPLIT, STOPPED, reward_report
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
+from lpt_train.speed import Work
 from lpt_train.steps import batched, completions_id, dropped_notes
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
@@ -47,6 +50,7 @@ def train(
     progress: Progress | None = None,
     eval_split: AdmittedSplit | None = None,
     resume: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> RunResult:
     """Train a reward model from `config.model` on an admitted `preference` split and return the run.
 
@@ -55,6 +59,7 @@ def train(
     """
     out, options, size = Path(out), config.run, config.per_device_train_batch_size
     check_trains(split, "reward")
+    check_patience(options, eval_split)
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
     tokenizer = load_tokenizer(source)
@@ -90,9 +95,25 @@ def train(
     else:
         run.notes.append(f"not calibrated: {NO_SPLIT}")
 
+    def gradients(taken: Sequence[Ranking]) -> dict[str, float]:
+        """Forward and backward of a step: each part is weighted by its share, so that sums are means over the step."""
+        return joined([
+            run_micro_batch(rows_of(part), inputs(part, bounds, 1 / len(taken))) for part in batched(taken, size)
+        ])  # fmt: skip
+
+    def record_ids(taken: Sequence[Ranking]) -> list[str]:
+        return [split.record_ids[number] for ranking in taken for number in ranking.records]
+
+    def alone(step: int) -> Iterator[list[str]]:
+        for ranking in order.lines(step):
+            gradients([ranking])
+            yield record_ids([ranking])
+
+    work = Work(model)
     updates = Updates(
         run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
         tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress, evaluate=measure,
+        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
     )  # fmt: skip
     if resume:
         updates.take_up(rows_a_step=order.per_step)
@@ -100,15 +121,11 @@ def train(
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
             taken = order.lines(step)
-            # Every part is weighted by its share of the step, so that sums over the parts are means over the step.
-            parts = [
-                run_micro_batch(rows_of(part), inputs(part, bounds, 1 / len(taken))) for part in batched(taken, size)
-            ]
-            metrics = joined(parts)
+            metrics = gradients(taken)
             metrics |= updates.apply(step, metrics["loss"])
 
             metrics |= {"epoch": order.epoch(step + 1), "tokens": (tokens := sum(ranking.tokens for ranking in taken))}
-            updates.end(step, metrics, tokens=tokens)
+            updates.end(step, metrics, tokens=tokens, operations=work.training(rows_of(taken)))
         whole = updates.done == updates.total or not stop
         looked_at = reward_report(run_micro_batch, held_out, eval_split, config, out) if whole else STOPPED
     read = {**rendered.to_json(), "epoch_order_sha256": order.to_json()["epoch_order_sha256"]}

@@ -48,7 +48,7 @@ class SpikeGuard:
         if moment.point != "update":
             return None
         digest = batch_sha256(moment.record_ids)
-        if any(entry["batch_sha256"] == digest for entry in self.quarantined):
+        if moment.record_ids and any(entry["batch_sha256"] == digest for entry in self.quarantined):
             return Ask("skip", "the batch is in quarantine")
         reason = self._reason(moment.metrics)
         if reason is None:

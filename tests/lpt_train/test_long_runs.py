@@ -11,6 +11,8 @@ import pytest
 import torch
 from train_cases import chat, chats, preferences, write_jsonl
 
+import lpt_train.reward as reward
+import lpt_train.reward_batch as reward_batch
 import lpt_train.sft as sft
 from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import checkpoints, latest
@@ -19,6 +21,7 @@ from lpt_train.config_grpo import GRPOConfig
 from lpt_train.config_guard import GuardOptions
 from lpt_train.config_kto import KTOConfig
 from lpt_train.config_preference import PreferenceConfig
+from lpt_train.config_reward import RewardConfig
 from lpt_train.early_stop import EarlyStop
 from lpt_train.observers import Ask, Moment, ask_all
 from lpt_train.packing import epoch_order
@@ -29,6 +32,7 @@ from manifests.sql import query
 
 TIMES = ("tokens_per_second", "step_seconds", "eta_seconds")
 MODEL = torch.nn.Linear(1, 1)
+PAIRS = {"preference": PreferenceConfig, "kto": KTOConfig, "reward": RewardConfig}
 
 
 def config(tiny, **options) -> SFTConfig:
@@ -210,10 +214,10 @@ def test_patience_is_counted_as_transformers_counts_it():
         )
 
 
-@pytest.mark.parametrize("algorithm", ["sft", "preference", "kto", "grpo"])
+@pytest.mark.parametrize("algorithm", ["sft", "preference", "kto", "reward", "grpo"])
 def test_patience_without_evaluations_is_refused_before_the_run_starts(tiny, tmp_path, algorithm):
     loop = import_module(f"lpt_train.{algorithm}")
-    made = {"sft": SFTConfig, "preference": PreferenceConfig, "kto": KTOConfig, "grpo": GRPOConfig}[algorithm]
+    made = {"sft": SFTConfig, "grpo": GRPOConfig, **PAIRS}[algorithm]
     kind = {"sft": "sft", "grpo": "rlvr"}.get(algorithm, "preference")
     rows = {"sft": chats(4), "rlvr": [{"prompt": chat("1 2"), "answer": "3", "verifier": "integer"}]}
     split = load_unadmitted(write_jsonl(tmp_path / "rows.jsonl", rows.get(kind) or preferences(4)), kind)
@@ -350,10 +354,35 @@ def test_a_stable_schedule_can_be_made_longer_until_it_decays(tiny, tmp_path):
         sft.train(config(tiny, **share, max_steps=10), split=split, out=tmp_path / "share", resume=True)
 
 
+def test_rankings_are_guarded_alike(tiny, tmp_path, monkeypatch):
+    honest = reward_batch.ranking_loss
+
+    def spoiled(rewards_R, extras, config):
+        loss, report = honest(rewards_R, extras, config)
+        calls.append(1)
+        return loss * (float("nan") if len(calls) == 2 else 1.0), report
+
+    calls: list[int] = []
+    monkeypatch.setattr(reward_batch, "ranking_loss", spoiled)
+    split = load_unadmitted(write_jsonl(tmp_path / "pairs.jsonl", preferences(12)), "preference")
+    options = {"model": str(tiny), "max_steps": 3, "per_device_train_batch_size": 4, "lora_r": 2, "spike_guard": True}
+    result = reward.train(from_mapping(RewardConfig, options), split=split, out=tmp_path / "run")
+    (entry,) = quarantine(tmp_path / "run")
+    assert (entry["step"], entry["reason"], len(entry["record_ids"])) == (2, "loss_not_finite", 4)
+    assert set(entry["record_ids"]) <= set(split.record_ids)
+    assert result.body["proof"]["updates"] == 2
+
+
+def test_records_that_are_not_named_are_not_taken_for_each_other(tmp_path):
+    guard = SpikeGuard(GuardOptions(), tmp_path / "q.jsonl")
+    assert guard(Moment("update", 0, 9, MODEL, {"loss": float("nan"), "grad_norm": 1.0})).what == "skip"
+    assert guard(Moment("update", 1, 9, MODEL, {"loss": 1.0, "grad_norm": 1.0})) is None
+
+
 @pytest.mark.parametrize("algorithm", ["preference", "kto"])
 def test_pairs_and_completions_are_guarded_alike(tiny, tmp_path, monkeypatch, algorithm):
     loop = import_module(f"lpt_train.{algorithm}")
-    made = {"preference": PreferenceConfig, "kto": KTOConfig}[algorithm]
+    made = PAIRS[algorithm]
     honest = loop._objective
 
     def spoiled(config):

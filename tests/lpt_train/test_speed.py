@@ -57,7 +57,8 @@ def test_of_a_mixture_of_experts_nothing_is_claimed(model, monkeypatch):
     ("name", "rate"),
     [
         ("NVIDIA H200", 989.4e12), ("NVIDIA H100 80GB HBM3", 989.4e12), ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA A100-SXM4-40GB", 312e12), ("NVIDIA H100 NVL", 835e12), ("NVIDIA L40S", 362e12), ("NVIDIA L4", 121e12), ("NVIDIA A10G", None),
+        ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA H100 NVL", 835e12), ("NVIDIA L40S", 362e12), ("NVIDIA L4", 121e12), ("NVIDIA A10G", None),
         ("NVIDIA GeForce RTX 4090", 165.2e12), ("Some Accelerator", None),
     ],
 )  # fmt: skip
