@@ -19,8 +19,9 @@ from cli.data import show_report, show_split
 from cli.evaluate import show_paired
 from cli.options import examples
 from cli.output import Progress_, data, one_line, say, table
+from cli.run_shown import StepLine
 from cli.sql import show
-from cli.train import StepLine, exit_code
+from cli.train import exit_code
 from manifests.errors import RefusedError, UsageError
 
 EXAMPLES = examples("lpt demo", "lpt demo --dir try --seed 7")

@@ -106,13 +106,9 @@ def examples(*lines: str) -> str:
 
 def named_paths(pairs: Sequence[str] | None, *, option: str) -> dict[str, list[str]]:
     """``["gsm8k=a.jsonl", "gsm8k=b.jsonl"]`` as ``{"gsm8k": ["a.jsonl", "b.jsonl"]}``."""
-    found: dict[str, list[str]] = {}
-    for pair in pairs or ():
-        name, equals, path = pair.partition("=")
-        if not (name and equals and path):
-            raise UsageError(f"{option} takes NAME=PATH", seen=pair, next=f"{option} gsm8k=test.jsonl")
-        found.setdefault(name, []).append(path)
-    return found
+    from lpt_data.option_values import named_files
+
+    return {name: list(paths) for name, paths in named_files(pairs or (), option).items()}
 
 
 def benchmark_paths(pairs: Sequence[str] | None, catalog: Path | None) -> dict[str, list[str]]:
@@ -121,15 +117,15 @@ def benchmark_paths(pairs: Sequence[str] | None, catalog: Path | None) -> dict[s
     if not bare:
         return named_paths(pairs, option="--benchmark")
     from lpt_data.benchmarks import paths_of, stored
+    from lpt_data.option_values import named_files
     from manifests.catalog import Catalog
 
     opened = Catalog.open(catalog)
     there = stored(opened)
-    names = [name for name in bare if name in there or not (Path(name).suffix or Path(name).exists())]
-    written = named_paths([pair for pair in pairs or () if pair not in names], option="--benchmark")
-    if twice := sorted(written.keys() & set(names)):
-        raise UsageError("a benchmark is named with a file and without one", seen=twice[0], next="one of the two")
-    return written | {name: paths_of(name, opened) for name in names}
+    files = [name for name in bare if name not in there and (Path(name).suffix or Path(name).exists())]
+    named_files(files, "--benchmark")  # a file whose name was left out
+    found = named_files(pairs or (), "--benchmark", bare=True)
+    return {name: list(paths) if paths else paths_of(name, opened) for name, paths in found.items()}
 
 
 def settings(pairs: Sequence[str] | None, file: Path | None) -> dict[str, object]:

@@ -20,7 +20,7 @@ Model = Annotated[
     typer.Option("--model", help="Folder of config.json, a run, a hub name, or `tiny`.", show_default=False),
 ]
 Algorithm = Annotated[
-    Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "grpo", "ppo"],
+    Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "reward", "grpo", "ppo"],
     typer.Option("--algorithm", help="Whose settings and batches; ppo takes those of grpo."),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.", show_default=False)]
@@ -33,6 +33,10 @@ MEMORY_EXAMPLES = examples(
     "lpt plan memory --model ./model --gpu a100 --set per_device_train_batch_size=16 --set max_length=2048",
     "lpt plan memory --model ./model --algorithm dpo --memory-gb 24 --set gradient_checkpointing=true",
     "lpt plan memory --model ./model --algorithm ppo --gpu h200 --json",
+)
+ROLLOUT_EXAMPLES = examples(
+    "lpt plan rollouts --model ./model --prompts 32 --group 8 --tokens 400 --step-ms 1.5",
+    "lpt plan rollouts --model ./model --tool-calls 3 --tool-seconds 0.5 --tool-workers 16 --price 3",
 )
 COMPUTE_EXAMPLES = examples(
     "lpt plan compute --model ./model --tokens 2e9 --gpu h200 --gpus 8 --price 3.5",
@@ -105,8 +109,7 @@ def compute(
 
     if not tokens > 0 or tokens == float("inf"):
         raise UsageError("tokens are a positive number", seen=f"--tokens {tokens}", next="--tokens 2e9")
-    if not 0 < mfu <= 1:
-        raise UsageError("an MFU is a share of the peak", seen=f"--mfu {mfu}", next="give one in (0, 1], such as 0.3")
+    share_of_peak(mfu)
     shape = read_shape(model)
     report = plan_compute(
         shape, tokens, gpu=known(gpu), gpus=gpus, mfu=mfu, price=price, context=context,
@@ -119,6 +122,53 @@ def compute(
         show_compute(report)
 
 
+@app.command("rollouts", epilog=ROLLOUT_EXAMPLES)
+def rollouts(
+    model: Model,
+    gpu: Gpu = "h200",
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of a generation.")] = 32,
+    group: Annotated[int, typer.Option(min=1, help="Completions of each prompt.")] = 8,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 256,
+    tokens: Annotated[float, typer.Option(min=1, help="Tokens of a completion, on average.")] = 256,
+    max_tokens: Annotated[int, typer.Option(min=1, help="At most.")] = 1024,
+    tool_calls: Annotated[float, typer.Option(min=0, help="Of a completion, on average.")] = 0,
+    tool_seconds: Annotated[float, typer.Option(min=0, help="Of one call.")] = 0,
+    tool_workers: Annotated[int, typer.Option(min=1, help="Calls at the same time.")] = 8,
+    reward_seconds: Annotated[float, typer.Option(min=0, help="Of one completion.")] = 0.01,
+    reward_workers: Annotated[int, typer.Option(min=1, help="Completions scored at the same time.")] = 2,
+    step_ms: Annotated[
+        float, typer.Option(min=0, help="Least milliseconds of a decoding step: 10 to 25 eager, 1 to 2 recorded.")
+    ] = 25,
+    mfu: Annotated[float, typer.Option("--mfu", help="Share of the peak outside of decoding.")] = 0.3,
+    lora: Annotated[int, typer.Option("--lora", min=0, help="Rank of an adapter; 0: none.")] = 0,
+    forward_passes: Annotated[int, typer.Option(min=0, help="Of other models over the completions.")] = 0,
+    price: Annotated[float | None, typer.Option(help="Money for one GPU hour.", show_default=False)] = None,
+    json: Json = False,
+) -> None:
+    """Seconds of each part of a step of grpo or ppo: decoding, tools, rewards, training; what bounds it, what waits."""
+    from lpt_train.plan.gpus import gpu as known
+    from lpt_train.plan.rollouts import Rollouts, plan_rollouts
+    from lpt_train.plan.shape import read_shape
+
+    if tokens > max_tokens:
+        raise UsageError("the mean is above the limit", seen=f"--tokens {tokens} --max-tokens {max_tokens}",
+                         next="give --max-tokens of at least --tokens")  # fmt: skip
+    share_of_peak(mfu)
+    shape = read_shape(model)
+    asked = Rollouts(
+        prompts, group, prompt_tokens, tokens, max_tokens, tool_calls, tool_seconds, tool_workers, reward_seconds,
+        reward_workers, step_ms / 1000,
+    )  # fmt: skip
+    report = plan_rollouts(
+        shape, asked, gpu=known(gpu), mfu=mfu, scope="lora" if lora else "full",
+        adapter=sum(shape.adapter_tensors(lora)) if lora else 0, references=forward_passes, price=price,
+    )  # fmt: skip
+    if json:
+        as_json({"model": model, **report})
+    else:
+        show_rollouts(report)
+
+
 @app.command("gpus", epilog=examples("lpt plan gpus"))
 def gpus(json: Json = False) -> None:
     """The GPUs that plans know: arithmetic, memory, bandwidth, and where the figures are from."""
@@ -129,6 +179,12 @@ def gpus(json: Json = False) -> None:
         return
     rows = [(g.name, g.teraflops, g.memory_gib, g.terabytes_per_second, g.source) for g in GPUS]
     table(["gpu", "dense bf16 TFLOP/s", "memory GiB", "TB/s", "source"], rows, to_stdout=True)
+
+
+def share_of_peak(mfu: float) -> None:
+    """Raise `UsageError` unless an MFU can be one."""
+    if not 0 < mfu <= 1:
+        raise UsageError("an MFU is a share of the peak", seen=f"--mfu {mfu}", next="give one in (0, 1], such as 0.3")
 
 
 def show_memory(model: str, report: dict[str, Any]) -> None:
@@ -168,6 +224,26 @@ def show_compute(report: dict[str, Any]) -> None:
     table(["", ""], rows, to_stdout=True)
     say(
         f"at {report['mfu']:.0%} of {report['peak_flops_per_second'] / 1e12:,.0f} TFLOP/s; measure yours and give --mfu"
+    )
+
+
+def show_rollouts(report: dict[str, Any]) -> None:
+    """A row for each part of the step."""
+    rows = [
+        (name, part["seconds"], f"{part['share']:.0%}", part["bound_by"])
+        for name, part in report["parts"].items()
+        if part["seconds"]
+    ]
+    table(["part", "seconds", "share", "bound by"], rows, to_stdout=True)
+    cost, cache = report["cost_of_1000_completions"], report["key_value_cache_bytes"] / 1e9
+    say(
+        f"{report['completions']:,} completions in {report['seconds']:,.1f} s on one {report['gpu']}; it waits for "
+        f"workers {report['gpu_waits']:.0%} of the time; {cache:,.2f} GB of keys and values at most"
+        + (f"; {cost:,.2f} for 1,000 completions" if cost is not None else "")
+    )
+    say(
+        f"{report['decoded_tokens_per_second']:,.0f} tokens/s decoded; decoding takes "
+        f"{report['decoding_without_compaction']:,.1f} s where finished completions keep their places"
     )
 
 

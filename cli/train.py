@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,10 +11,11 @@ import typer
 from cli.options import CatalogDir, Json, examples, settings
 from cli.output import as_json, say, table, tell_head
 from cli.processes import one_voice
+from cli.run_shown import StepLine, show_run
 from manifests.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 app = typer.Typer(help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -106,10 +108,11 @@ def sft(
     """Supervised fine-tuning: loss on the assistant's tokens alone. `lpt train settings sft` lists what --set takes."""
     from lpt_train.config import SFTConfig, from_mapping
 
-    made = from_mapping(SFTConfig, settings(set_, config) | {"model": model})
+    typed = settings(set_, config)
+    made = from_mapping(SFTConfig, typed | {"model": model})
     from lpt_train.sft import train
 
-    _run(_by(engine, train), made, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(_by(engine, train), made, typed, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 def _preference(algorithm: str, summary: str) -> None:
@@ -141,10 +144,13 @@ def _preference(algorithm: str, summary: str) -> None:
         from lpt_train.config_preference import PreferenceConfig
 
         one_of("--loss", loss, losses)
-        made = from_mapping(PreferenceConfig, settings(set_, config) | {"model": model, "loss_type": loss})
+        typed = settings(set_, config)
+        made = from_mapping(PreferenceConfig, typed | {"model": model, "loss_type": loss})
         from lpt_train.preference import train
 
-        _run(_by(engine, train), made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+        _run(
+            _by(engine, train), made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json
+        )
 
     command.__annotations__["loss"] = Annotated[str, typer.Option("--loss", help=loss_help)]
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
@@ -175,10 +181,11 @@ def kto(
     from lpt_train.config import from_mapping
     from lpt_train.config_kto import KTOConfig
 
-    made = from_mapping(KTOConfig, settings(set_, config) | {"model": model})
+    typed = settings(set_, config)
+    made = from_mapping(KTOConfig, typed | {"model": model})
     from lpt_train.kto import train
 
-    _run(_by(engine, train), made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(_by(engine, train), made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("reward", epilog=REWARD_EXAMPLES)
@@ -198,10 +205,11 @@ def reward_model(
     from lpt_train.config import from_mapping
     from lpt_train.config_reward import RewardConfig
 
-    made = from_mapping(RewardConfig, settings(set_, config) | {"model": model})
+    typed = settings(set_, config)
+    made = from_mapping(RewardConfig, typed | {"model": model})
     from lpt_train.reward import train
 
-    _run(train, made, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(train, made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("grpo", epilog=GRPO_EXAMPLES)
@@ -228,10 +236,11 @@ def grpo(
     from lpt_train.config import from_mapping
     from lpt_train.config_grpo import GRPOConfig
 
-    made = from_mapping(GRPOConfig, settings(set_, config) | {"model": model} | ({"reward": reward} if reward else {}))
+    typed = settings(set_, config)
+    made = from_mapping(GRPOConfig, typed | {"model": model} | ({"reward": reward} if reward else {}))
     from lpt_train.grpo import train
 
-    _run(train, made, "rlvr", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(train, made, typed, "rlvr", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
@@ -263,6 +272,7 @@ def _by(engine: str, train: Callable[..., Any]) -> Callable[..., Any]:
 def _run(
     train: Callable[..., Any],
     config: Any,
+    typed: Mapping[str, object],
     contract: str,
     admitted: str | None,
     unadmitted: Path | None,
@@ -280,8 +290,10 @@ def _run(
         evaluation = load(eval_split, None, contract, opened) if eval_split else None
         line = StepLine()
         extra = {"eval_split": evaluation} if evaluation is not None else {}
+        config, notes = _with_length(config, typed, split)
         result = train(config, split=split, out=out, catalog=opened, progress=line, resume=resume, **extra)
         line.close()
+        result.notes[:0] = notes
         if json:
             as_json(result.to_json())
         else:
@@ -289,6 +301,14 @@ def _run(
         tell_head(opened)
         if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
             raise typer.Exit(code)
+
+
+def _with_length(config: Any, typed: Mapping[str, object], split: Any) -> tuple[Any, list[str]]:
+    """The settings with the length that the split was admitted for, where nobody typed one; and a note of it."""
+    length = split.max_length
+    if not hasattr(config, "max_length") or "max_length" in typed or length in (None, config.max_length):
+        return config, []
+    return replace(config, max_length=length), [f"max_length {length}, for which {split.ref} was admitted"]
 
 
 # What a shell reports for a command that ended by the signal.
@@ -323,97 +343,3 @@ def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: 
         return load_unadmitted(unadmitted, *kinds)
     assert admitted is not None
     return load_split(admitted, catalog=catalog)
-
-
-# What the live line has room for; metrics.jsonl has everything.
-LIVE = (
-    "loss",
-    "reward",
-    "rewards/accuracies",
-    "rewards/margins",
-    "accuracy",
-    "margin",
-    "frac_zero_variance",
-    "truncated_share",
-    "entropy",
-    "grad_norm",
-    "eval_loss",
-    "tokens_per_second",
-    "mfu",
-    "memory_gib",
-    "eta_seconds",
-)
-
-
-class StepLine:
-    """The live line of a training run: step, what it measures, speed, time left."""
-
-    def __init__(self) -> None:
-        self._live: Any = None
-
-    def begin(self, line: str) -> None:
-        """What trains, said once before the first step."""
-        say(line)
-
-    def __call__(self, step: int, total: int, metrics: dict[str, float]) -> None:
-        """Show one step; on a terminal the line is redrawn, elsewhere it is one line a call."""
-        from cli.output import _console, shown
-
-        parts = "  ".join(f"{name} {shown(float(value))}" for name, value in metrics.items() if name in LIVE)
-        text = f"step {step:,}/{total:,}  {parts}"
-        if not _console().is_terminal:
-            say(text)
-            return
-        if self._live is None:
-            from rich.live import Live
-
-            self._live = Live(console=_console(), refresh_per_second=4, transient=False)
-            self._live.start()
-        self._live.update(text)
-
-    def close(self) -> None:
-        """Leave the last line standing."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-
-# How fast a run went has its own line; that a step was left out is no measurement.
-PACE = ("tokens_per_second", "step_seconds", "eta_seconds", "memory_gib", "skipped")
-
-
-def show_run(body: dict[str, Any]) -> None:
-    """A run on one screen: what moved, how fast, the proof of an update, where it lies."""
-    moved = [(name, *ends) for name, ends in body["metrics"].items() if name not in PACE]
-    table(["metric", "first", "last"], moved)
-    say(
-        f"{body['steps']:,} steps in {body['seconds']:.0f} s, {body['tokens_per_second']:,.0f} tokens/s, "
-        f"{body['peak_memory_bytes'] / 2**20:,.0f} MiB"
-    )
-    if body.get("control"):
-        say("a control: this run and everything made from it are marked, and pass no gate", style="yellow")
-    elif body.get("tainted"):
-        say("this run and everything made from it are marked: its data was not admitted", style="yellow")
-    proof = body["proof"]
-    if proof:
-        say(
-            f"update: {proof['verdict']}; {proof['changed_tensors']} of {proof['trainable_tensors']} tensors changed, "
-            f"{proof['nonzero_gradients']} of {proof['updates']} gradients were not zero"
-        )
-    if (measured := body.get("reward_model", {})).get("status") == "measured":
-        show_reward_model(measured, body)
-    for note in body["notes"]:
-        say(note, style="yellow")
-    checkpoint = body["checkpoint"] or {}
-    say(f"run {body['run_id']} {body['status']}  checkpoint {checkpoint.get('path', 'none')}")
-
-
-def show_reward_model(measured: dict[str, Any], body: dict[str, Any]) -> None:
-    """What a reward model is worth on held-out pairs, in two lines."""
-    calibration, length = measured["calibration"], measured["length"]
-    say(
-        f"{measured['split']}: accuracy {measured['accuracy']:.3f} (95 % {measured['accuracy_low']:.3f} to "
-        f"{measured['accuracy_high']:.3f}) on {measured['pairs']:,} pairs, ECE {calibration['ece_equal_width']:.3f}, "
-        f"Brier {calibration['brier']:.3f}; length alone is right in {length['longer_is_chosen']:.3f}"
-    )
-    say("reliability diagram: " + str(Path(body["metrics_path"]).with_name("reward.html")))

@@ -147,8 +147,7 @@ def admit(
         admitting=name,
     )
     body = _evidence(name, report, read, origin(catalog, [f["sha256"] for files in read.values() for f in files]))
-    earlier = _latest(catalog, name)
-    if target is None and earlier is not None and (same := _on_record(catalog, earlier, body, report)):
+    if target is None and (same := _on_record(catalog, body, report)):
         return same
     return _write_and_record(catalog, target, body, report, read, progress)
 
@@ -287,10 +286,11 @@ def _roots(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: s["content_root"] for name, s in body["splits"].items()}
 
 
-def _on_record(
-    catalog: Catalog, earlier: tuple[str, Mapping[str, Any]], body: Mapping[str, Any], report: AuditReport
-) -> Admission | None:
-    """Return the earlier admission when it says the same and its folder is still whole, else None."""
+def _on_record(catalog: Catalog, body: Mapping[str, Any], report: AuditReport) -> Admission | None:
+    """Return the newest admission of the name when it says the same and its folder is still whole, else None."""
+    earlier = _latest(catalog, body["name"])
+    if earlier is None:
+        return None
     manifest_id, known = earlier
     folder = catalog.splits_dir / f"{known['name']}@{known['version']}"
     try:
@@ -350,12 +350,18 @@ def _write_and_record(
             place.update(folder=final, body=whole, earlier=earlier)
             return whole
 
-        manifest_id = catalog.admit_version(body["name"], build)
+        def there() -> str | None:  # asked again: the name is locked now, an equal admission may have come first
+            place["same"] = None if target is not None else _on_record(catalog, body, report)
+            return place["same"].manifest_id if place["same"] is not None else None
+
+        manifest_id = catalog.admit_version(body["name"], build, same=there)
+        if place["same"] is not None:
+            return place["same"]
     except OSError as error:
         raise cannot_write(target or parent, error) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-        if place and not _recorded(catalog, place["body"]):  # renamed, then the catalog could not be written
+        if "body" in place and not _recorded(catalog, place["body"]):  # renamed, then the catalog could not be written
             shutil.rmtree(place["folder"], ignore_errors=True)
             pointer(catalog, body["name"], place["body"]["version"]).unlink(missing_ok=True)
     same, earlier = None, place["earlier"]

@@ -14,11 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lpt_data.contracts import CONTRACTS
 from lpt_data.contracts.answers import read_rates
-from lpt_data.contracts.collect import survey_split
+from lpt_data.contracts.collect import survey_split, uncollected
 from lpt_data.contracts.common import (
     Encoder,
     Finding,
@@ -33,7 +31,7 @@ from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey
 from lpt_data.dataset import Dataset
 from lpt_data.next_command import Typed, dressed
 from lpt_data.progress import Progress
-from manifests.digests import content_root, key_root, order_sha256
+from manifests.digests import content_root, distinct, key_root, order_sha256
 from manifests.errors import UsageError
 from manifests.policy import Check, Metric, Policy, evaluate, exit_code, load_policy, verdict_of
 
@@ -88,7 +86,7 @@ class AuditReport:
                     "quarantined": len(s.quarantined),
                     "content_root": content_root(s.ids).root,
                     "order_sha256": order_sha256(s.ids),
-                    "key_root": key_root(np.unique(s.keys, axis=0)).root,  # of distinct keys, as in a manifest
+                    "key_root": key_root(distinct(s.keys)).root,  # of distinct keys, as in a manifest
                 }
                 for s in self.survey.splits
             },
@@ -161,7 +159,8 @@ def contract_of(name: str) -> Contract:
 
 
 def _report(survey: Survey, policy: Policy, typed: Typed) -> AuditReport:
-    outcomes = {name: _run(measure, survey) for name, measure in _measures(survey).items()}
+    with uncollected():
+        outcomes = {name: _run(measure, survey) for name, measure in _measures(survey).items()}
     metrics = tuple(_metric(name, outcome) for name, outcome in outcomes.items())
     checks, _ = evaluate(policy, metrics)
     # What broke was meant to run, whether the policy insists on it or not.

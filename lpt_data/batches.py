@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from lpt_data.plain import Plain
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,12 @@ class TextBatch:
 
 @dataclass(frozen=True)
 class RecordBatch:
-    """Rows that have a record, as Python values: what rules look at."""
+    """Rows that have a record, as Python values, which of plain rows are made when they are looked at."""
 
-    rows: list[int]
-    records: list[dict[str, Any]]  # canonical
-    beside: list[dict[str, Any]]  # the other columns of each row; not to be changed
-    data: list[bytes]  # canonical bytes of the records
-    lines: list[int]  # 1-based place of each row in the file
+    rows: Sequence[int] | np.ndarray
+    records: Sequence[dict[str, Any]]  # canonical
+    beside: Sequence[dict[str, Any]]  # the other columns of each row; not to be changed
+    data: Sequence[bytes]  # canonical bytes of the records
+    lines: Sequence[int] | np.ndarray  # 1-based place of each row in the file
     file: int  # index into Dataset.files
+    plain: Plain | None = None  # the same records as columns, where they are plain

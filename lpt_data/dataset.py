@@ -67,7 +67,7 @@ class Dataset:
         """
         files = expand(inputs)
         columns = _first_columns(files[0])
-        chosen = _choose(columns, kind, layout, text_column)
+        chosen = layouts.choose(columns, kind, layout, text_column)
         return cls(files, kind or chosen.kinds[0], chosen, text_column, columns)
 
     # -- passes
@@ -100,20 +100,62 @@ class Dataset:
             names = [id_of(self.kind, data) for data in batch.data]
             yield from zip(batch.rows, batch.records, batch.beside, names, strict=True)
 
-    def record_batches(self) -> Iterator[RecordBatch]:
-        """Yield the rows that have a record in batches, with the canonical bytes of each record."""
+    def record_batches(self, *, plain: bool = False) -> Iterator[RecordBatch]:
+        """Yield the rows that have a record in batches, with the canonical bytes of each record.
+
+        With `plain`, batches of plain rows come as columns, where the files are large enough for kernels to pay.
+        """
         consumed = self.consumed
-        for part in self._parts(None):
-            offsets, lines = (part.start + part.chunk.offsets).tolist(), part.chunk.lines.tolist()
-            batch = RecordBatch([], [], [], [], [], part.file)
+        columns = plain and sum(source.bytes for source in self.files) >= LARGE
+        for part in self._parts(None, whole=columns):
+            batch = self._plain_batch(part) if columns else None
+            if batch is not None:
+                if len(batch.rows):
+                    yield batch
+                continue
+            offsets, places = (part.start + part.chunk.offsets).tolist(), part.chunk.lines.tolist()
+            rows, records, beside, written, lines = [], [], [], [], []
             for place, row, record, data in self._converted(part):
-                batch.rows.append(offsets[place])
-                batch.records.append(record)
-                batch.beside.append(_NOTHING if row.keys() <= consumed else self._beside(row))
-                batch.data.append(data)
-                batch.lines.append(lines[place])
-            if batch.rows:
-                yield batch
+                rows.append(offsets[place])
+                records.append(record)
+                beside.append(_NOTHING if row.keys() <= consumed else self._beside(row))
+                written.append(data)
+                lines.append(places[place])
+            if rows:
+                yield RecordBatch(rows, records, beside, written, lines, part.file)
+
+    def _plain_batch(self, part: _Part) -> RecordBatch | None:
+        """The rows of a chunk as columns, None where one of them may be no plain record."""
+        table, kind = part.chunk.records, self.kind
+        if not isinstance(table, pa.Table):
+            return None
+        from lpt_data.plain import Parsed, Slices  # numba
+        from lpt_data.plain_layouts import plain_of, texts_of
+
+        offsets, lines = part.start + part.chunk.offsets, part.chunk.lines
+        if kind == "text":
+            texts = texts_of(table[self.text_column]) if self.text_column in table.column_names else None
+            if texts is None:
+                return None
+            blank = [
+                place
+                for place in np.flatnonzero(may_be_blank(texts)).tolist()
+                if not part.usable(place, texts[place].as_py(), self.text_column)
+            ]
+            if blank:
+                good = np.delete(np.arange(len(texts)), blank)
+                table, offsets, lines = table.take(good), offsets[good], lines[good]
+        named = table.select([self.text_column]).rename_columns(["text"]) if kind == "text" else table
+        found = plain_of(self.layout, kind, named)
+        if found is None:
+            return None if table.num_rows else RecordBatch([], [], [], [], [], part.file)
+        extra = [name for name in table.column_names if name not in self.consumed]
+        try:
+            beside = plain_rows(table.select(extra)) if extra else [_NOTHING] * len(found)
+        except UnicodeDecodeError:  # of a Parquet file: its row is to be found
+            return None
+        data = Slices(found.json, found.bounds)
+        return RecordBatch(offsets, Parsed(data), beside, data, lines, part.file, found)
 
     def as_written(self) -> Iterator[tuple[int, dict[str, Any], bytes]]:
         """Yield each row that has a record as (row index, its columns as read, record id)."""
@@ -161,7 +203,7 @@ class Dataset:
 
     # -- inside
 
-    def _parts(self, columns: list[str] | None) -> Iterator[_Part]:
+    def _parts(self, columns: list[str] | None, *, whole: bool = False) -> Iterator[_Part]:
         """Yield the chunks of every file, collecting what is bad and closing the books at the end."""
         start = 0
         first_rows = []
@@ -169,7 +211,7 @@ class Dataset:
         for number, source in enumerate(self.files):
             first_rows.append(start)
             rows = 0
-            for chunk in read(source, columns):
+            for chunk in read(source, columns, whole=whole):
                 for bad in chunk.bad:
                     self._reject(start + bad.offset, source.path, bad.line, bad.reason, bad.detail)
                 if shape is not None and isinstance(chunk.records, list):
@@ -320,25 +362,6 @@ def _first_columns(source: SourceFile) -> list[str]:
         seen=f"{rows} rows, all bad; {'; '.join(reasons[:3])}",
         next="check the file",
     )
-
-
-def _choose(columns: list[str], kind: str | None, layout: str | None, text_column: str) -> Layout:
-    if text_column != "text":
-        if layout not in (None, "text") or kind not in (None, "text"):
-            raise BadInputError(
-                "a text column is for the layout text alone",
-                seen=f"--layout {layout}, {kind}",
-                next="leave one of them out",
-            )
-        if text_column not in columns:
-            near = difflib.get_close_matches(text_column, columns, n=1)
-            raise BadInputError(
-                f"no column is called {text_column}",
-                seen=f"columns: {', '.join(columns)}",
-                next=f"did you mean {near[0]}?" if near else "name one of them",
-            )
-        return layouts.LAYOUTS["text"]
-    return layouts.detect(columns, kind) if layout is None else layouts.named(layout, kind)
 
 
 @dataclass(frozen=True)

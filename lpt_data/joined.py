@@ -51,11 +51,11 @@ class Joined(Dataset):
                 yield replace(batch, rows=batch.rows + start)
             start += part.rows_in
 
-    def record_batches(self) -> Iterator[RecordBatch]:
+    def record_batches(self, *, plain: bool = False) -> Iterator[RecordBatch]:
         """Yield the rows of every part that have a record; rows are numbered through."""
         start = 0
         for part in self.parts:
-            for batch in part.record_batches():
+            for batch in part.record_batches(plain=plain):
                 yield replace(batch, rows=[start + row for row in batch.rows])
             start += part.rows_in
 

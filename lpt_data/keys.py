@@ -25,13 +25,14 @@ from typing import Any
 
 import orjson
 
-from lpt_data.folding import SPACES, fold_all
+from lpt_data.folding import SPACES, Rule, fold_all
 from lpt_data.layouts import countdown_problem
 from lpt_data.record_text import prompt_text
 from manifests.canon import json_text
 from manifests.errors import RecordError
 
 KEY_VERSION = "lpt-key/1"
+FOLDED = ("text", "math")  # normalisers that fold whole columns of texts
 _OPERATORS = "+-*/=<>%^"
 _SAME_OPERATOR = {"\u2212": "-", "\u00d7": "*", "\u22c5": "*", "\u00f7": "/", "\u2044": "/"}
 _WIDE = re.compile(r"[^\x00-\x7f]")
@@ -69,7 +70,7 @@ def key_hashes(
 ) -> list[bytes]:
     """Return the key hash of each row of a batch, as `key_of` does one by one."""
     start = f"{KEY_VERSION}\0{normaliser}\0".encode()
-    if normaliser not in ("text", "math"):
+    if normaliser not in FOLDED:
         return [key_of(kind, record, extra, normaliser) for record, extra in zip(records, beside, strict=True)]
     texts = [prompt_text(kind, record) for record in records]
     return [hashlib.sha256(start + key).digest() for key in normalised(texts, normaliser)]
@@ -77,9 +78,15 @@ def key_hashes(
 
 def normalised(texts: Sequence[str], normaliser: str) -> list[bytes]:
     """Return each text as `normalise_text` or `normalise_math` does, in UTF-8."""
+    return fold_all(texts, normaliser_of(normaliser))
+
+
+@functools.cache
+def normaliser_of(normaliser: str) -> Rule:
+    """Return `text` or `math` as a rule of folding."""
     if normaliser == "text":
-        return fold_all(texts, _ascii(""), define=normalise_text)
-    return fold_all(texts, _ascii(_OPERATORS + "."), math=_OPERATORS, define=normalise_math)
+        return Rule(_ascii(""), "", normalise_text)
+    return Rule(_ascii(_OPERATORS + "."), _OPERATORS, normalise_math)
 
 
 def normalise_text(text: str) -> str:

@@ -310,3 +310,23 @@ def detect(columns: Sequence[str], kind: str | None = None) -> Layout:
         seen=seen,
         next=f"name the text with --text-column COLUMN, or rename the columns to one of: {table}",
     )
+
+
+def choose(columns: Sequence[str], kind: str | None, layout: str | None, text_column: str) -> Layout:
+    """Return the layout of a file with these columns, as named or as they say it; BadInputError where none fits."""
+    if text_column != "text":
+        if layout not in (None, "text") or kind not in (None, "text"):
+            raise BadInputError(
+                "a text column is for the layout text alone",
+                seen=f"--layout {layout}, {kind}",
+                next="leave one of them out",
+            )
+        if text_column not in columns:
+            near = difflib.get_close_matches(text_column, columns, n=1)
+            raise BadInputError(
+                f"no column is called {text_column}",
+                seen=f"columns: {', '.join(columns)}",
+                next=f"did you mean {near[0]}?" if near else "name one of them",
+            )
+        return LAYOUTS["text"]
+    return detect(columns, kind) if layout is None else named(layout, kind)

@@ -27,7 +27,7 @@ from lpt_data.config import identity
 from lpt_data.dataset import Dataset
 from lpt_data.joined import Joined
 from lpt_data.mix_plan import Pool
-from lpt_data.mix_spec import Domain, MixSpec
+from lpt_data.mix_spec import MADE_COLUMNS, Domain, MixSpec
 from lpt_data.ordered import Order
 from lpt_data.places import file_entry
 from lpt_data.progress import Progress, silent
@@ -233,7 +233,7 @@ def _decide(
     gone = [(int(row), "remove", NOT_DRAWN) for row in left.tolist()]
     gone += [(int(row), "quarantine", NO_SCORE) for row in read.rows[unscored].tolist()]
     names = pa.array([spec.domains[i].name for i in plan.domains.tolist()], pa.string())
-    order = Order(plan.rows, pa.table({"domain": names, "copy": pa.array(plan.copies, pa.int64())}))
+    order = Order(plan.rows, pa.table([names, pa.array(plan.copies, pa.int64())], names=list(MADE_COLUMNS)))
     return StageResult(_decisions(gone, record_ids, starts, spec), record_ids, extra, order=order)
 
 

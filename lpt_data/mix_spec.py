@@ -42,6 +42,7 @@ EXHAUSTED = ("repeat", "redistribute", "stop")
 RATES = ("constant", "linear", "cosine", "wsd")
 UNITS = ("rows", "tokens", "epochs")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+MADE_COLUMNS = ("domain", "copy")  # what a mixture adds beside the records
 _MAX_BYTES = 1 << 20
 
 

@@ -58,6 +58,24 @@ def texts(value: Any, where: str) -> tuple[str, ...]:
     return tuple(listed)
 
 
+def named_files(
+    pairs: Iterable[str], option: str, *, advice: str | None = None, bare: bool = False
+) -> dict[str, tuple[str, ...]]:
+    """Return `["gsm8k=a.jsonl", "gsm8k=b.jsonl"]` as `{"gsm8k": ("a.jsonl", "b.jsonl")}`; with `bare` a name may stand
+    without a file, and then has none. Raises UsageError for what is no such pair, and for a name both with and without.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        if not name or not (path or (bare and not equals)):
+            advice = advice or f"{option} gsm8k=test.jsonl"
+            raise UsageError(f"{option} takes NAME=PATH", seen=pair, next=advice)
+        if name in found and bool(found[name]) != bool(path):
+            raise UsageError("a benchmark is named with a file and without one", seen=name, next="one of the two")
+        found[name] = (*found.get(name, ()), path) if path else ()
+    return found
+
+
 def _converted(hint: Any, value: Any, where: str) -> Any:
     union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     kinds = typing.get_args(hint) if union else (hint,)

@@ -59,6 +59,7 @@ from lpt_data.survivors import (
 )
 from lpt_data.versions import environment
 from manifests import decisions as decision_rows
+from manifests.command_line import command_line
 from manifests.digests import bytes_sha256, content_root
 from manifests.files import atomic_path, exclusive_lock
 
@@ -322,6 +323,7 @@ class Work:
             "type": "lpt.stage/1",
             "stage_id": stage_id,
             "stage": self.name,
+            "command": command_line(),
             "config": settings(self.config),
             "code": {"lpt": environment()["lpt"], "source": code_digest()},
             "kind": self.dataset.kind,

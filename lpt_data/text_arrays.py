@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -71,6 +73,19 @@ def may_be_blank(array: pa.Array) -> np.ndarray:
         return np.ones(len(array), bool)
     first = np.frombuffer(data, np.uint8)[np.minimum(starts[:-1], data.size - 1)]
     return (starts[1:] == starts[:-1]) | (first <= 32) | (first >= 127)
+
+
+def large_strings(texts: Sequence[str]) -> pa.Array:
+    """Return texts as a large_string array; `pa.array` loads pandas for that, where it is installed."""
+    data = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, data)], dtype=np.int64)
+    return pa.Array.from_buffers(pa.large_string(), len(data), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
+
+
+def bools(values: pa.BooleanArray) -> np.ndarray:
+    """Return a column of true and false without nulls as bool [n]; pyarrow itself loads pandas for that."""
+    bits = np.unpackbits(np.frombuffer(values.buffers()[1], np.uint8), bitorder="little")
+    return bits[values.offset : values.offset + len(values)].astype(bool)
 
 
 def _decodes(value: bytes | None) -> bool:

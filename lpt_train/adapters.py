@@ -18,8 +18,9 @@ from peft.utils.other import ModulesToSaveWrapper
 from lpt_train.adapter_targets import linear_modules, modules_to_save, resolve_targets
 from lpt_train.config_lora import Lora
 from lpt_train.models import Placement, load_model
+from lpt_train.plan.memory import optimizer_bytes
 from lpt_train.quantised import held_bytes, quantise, true_size
-from manifests.errors import UsageError
+from manifests.errors import LptError, UsageError
 
 # The factors that a start took out of the base, beside the layer: see `adapter_files`.
 START = ("start_A", "start_B")
@@ -32,8 +33,22 @@ def load_for_training(
     """The model with the parameters that train set to require gradients, in training mode, on its device.
 
     The adapter's first values come from torch's global generator: seed it first. `load` reads the model, and `task` is
-    what peft calls its kind.
+    what peft calls its kind. Raises `LptError` when the weights alone are more than the GPU has room for.
     """
+    try:
+        return _loaded(model, lora, place, load, task)
+    except torch.OutOfMemoryError as error:
+        lighter = "--set use_peft=true" if not lora.use_peft else "--set load_in_4bit=true"
+        raise LptError(
+            "the GPU has not enough memory for the weights of the model", seen=str(error).splitlines()[0],
+            next=f"lpt plan memory --model {model} says what they take; "
+            + ("use a smaller model" if lora.load_in_4bit else lighter),
+        ) from error  # fmt: skip
+
+
+def _loaded(
+    model: str, lora: Lora, place: Placement, load: Callable[..., torch.nn.Module], task: str
+) -> torch.nn.Module:
     if not lora.use_peft:
         return load(model, dtype=torch.float32, device=place.device).requires_grad_(True).train()
     if lora.load_in_4bit:
@@ -89,8 +104,8 @@ def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def parameter_report(model: torch.nn.Module) -> dict[str, Any]:
-    """What trains: how many parameters of how many, their bytes, and those of AdamW's two moments (`optimizer_bytes`).
+def parameter_report(model: torch.nn.Module, optim: str = "adamw_torch") -> dict[str, Any]:
+    """What trains: how many parameters of how many, their bytes, and those of the moments that `optim` keeps of them.
 
     `trained_modules` has an entry for each kind of module and shapes: `{module, count, shapes, parameters}`.
     """
@@ -107,11 +122,12 @@ def parameter_report(model: torch.nn.Module) -> dict[str, Any]:
         entry["parameters"] += sum(math.prod(shape) for shape in shapes.values())
     trained = trainable(model)
     count, every = sum(p.numel() for p in trained), sum(true_size(p) for p in model.parameters())
-    own = sum(p.numel() * p.element_size() for p in trained)
+    moments = sum(optimizer_bytes(optim, [(p.numel(), False) for p in trained]))  # on the device and on the host
     return {
-        "trainable_parameters": count, "parameters": every, "trainable_share": count / every, "trainable_bytes": own,
+        "trainable_parameters": count, "parameters": every, "trainable_share": count / every,
+        "trainable_bytes": sum(held_bytes(p) for p in trained),
         "frozen_bytes": sum(held_bytes(p) for p in model.parameters() if not p.requires_grad),
-        "optimizer_bytes": 2 * own, "trained_modules": list(kinds.values()),
+        "optimizer_bytes": moments, "trained_modules": list(kinds.values()),
     }  # fmt: skip
 
 
@@ -123,7 +139,7 @@ def report_line(report: dict[str, Any]) -> str:
     shown = [f"{name} ×{count}" for name, count in list(kinds.items())[:8]] + ["…"] * (len(kinds) > 8)
     return (
         f"{report['trainable_parameters']:,} of {report['parameters']:,} parameters train "
-        f"({report['trainable_share']:.2%}; {report['trainable_bytes'] / 2**20:,.1f} MiB, AdamW "
+        f"({report['trainable_share']:.2%}; {report['trainable_bytes'] / 2**20:,.1f} MiB, optimizer "
         f"{report['optimizer_bytes'] / 2**20:,.1f} MiB): {', '.join(shown)}"
     )
 

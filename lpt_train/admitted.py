@@ -71,6 +71,11 @@ class AdmittedSplit:
         return f"{self.name}@{self.version}:{self.split}" if self.verified == "admitted" else self.name
 
     @property
+    def max_length(self) -> int | None:
+        """The tokens that its rows may have, as the admission was told; None when it was told nothing."""
+        return (self.tokenizer or {}).get("max_length")
+
+    @property
     def tainted(self) -> bool:
         """Whether everything made from these rows is marked."""
         return self.verified != "admitted"
@@ -185,9 +190,12 @@ def check_trains(split: AdmittedSplit, algorithm: str) -> None:
         )  # fmt: skip
 
 
-def split_notes(split: AdmittedSplit, evaluated: AdmittedSplit | None) -> list[str]:
-    """What a run should say about its rows: a split that others choose by, rows that are trained and measured on."""
+def split_notes(split: AdmittedSplit, evaluated: AdmittedSplit | None, max_length: int | None = None) -> list[str]:
+    """What a run should say about its rows: a split that others choose by, rows that are trained and measured on, a
+    length that is not the one whose cuts the admission measured."""
     notes = []
+    if max_length is not None and split.max_length not in (None, max_length):
+        notes.append(f"{split.ref} was admitted with max_length {split.max_length}; this run has {max_length}")
     if split.split == "validation":
         notes.append(f"{split.ref} is trained on, so that it can no longer choose between models")
     shared = len(set(split.record_ids) & set(evaluated.record_ids)) if evaluated is not None else 0

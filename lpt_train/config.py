@@ -113,7 +113,7 @@ class RunOptions:
     max_memory_gb: float = 0.0  # 10^9 bytes that a step may take; 0: what is free on the GPU
     gradient_checkpointing: bool | str = "auto"  # true: layers keep their input alone and are computed again; false
     gradient_checkpointing_every: int = 1  # with gradient_checkpointing=true: every k-th layer
-    activation_offloading: bool | str = "auto"  # true: what layers keep waits in host memory; false
+    activation_offloading: bool | str = "auto"  # true: what layers keep waits in host memory; false; auto: at need
     guard: GuardOptions = field(default_factory=GuardOptions)
 
     def __post_init__(self) -> None:

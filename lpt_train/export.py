@@ -36,6 +36,7 @@ from lpt_train.logit_gap import Gap, drawn_rows, logit_gap, logits_of, split_row
 from lpt_train.model_card import model_card
 from lpt_train.models import load_adapter, load_model, load_tokenizer, model_digest, resolve, stored_dtype
 from lpt_train.render import Renderer
+from lpt_train.reward_head import has_reward_head
 from lpt_train.runs import env, now
 from manifests.catalog import Catalog
 from manifests.digests import bytes_sha256
@@ -128,6 +129,11 @@ def _weights(source: str) -> Path:
 
 
 def _check(folder: Path, base: str | None, merge: bool, dtype: str) -> None:
+    if has_reward_head(str(folder)):
+        raise UsageError(
+            "this is a reward model, whose head has an export of its own", seen=str(folder),
+            next="lpt reward export --model RUN --out DIR",
+        )  # fmt: skip
     if base is None and merge:
         raise UsageError(
             "every weight was trained: there is no adapter to merge", seen=str(folder), next="leave out --merge"

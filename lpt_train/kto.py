@@ -83,7 +83,9 @@ def train(
         tokenized_id=identity, catalog=catalog, resume=resume,
     )  # fmt: skip
     run.memory = memory
-    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(split, eval_split)
+    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(
+        split, eval_split, config.max_length
+    )
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)
     reference = _reference(run_micro_batch, [c.row for c in completions], needed, size)

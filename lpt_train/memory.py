@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from peft.tuners.lora import LoraLayer
 
-from lpt_train.heads import causal_model
+from lpt_train.heads import causal_model, draws
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import Placement
 from lpt_train.plan.ladder import Choice, advice, choose, fitting_batch
@@ -35,17 +35,17 @@ class Fitted:
     budget: int | None  # bytes; None: nothing to fit into (the CPU, without max_memory_gb)
     size: int  # per_device_train_batch_size
     accumulation: int
+    work: Workload = field(default_factory=lambda: Workload(tokens=0))  # as it is done
     notes: list[str] = field(default_factory=list)
 
     @property
     def offload_optimizer(self) -> bool:
         """Whether the moments of AdamW go to the host."""
-        return self.choice is not None and self.choice.work.offload_optimizer
+        return self.work.offload_optimizer
 
     def activations(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
         """The context of a forward pass whose activations wait where the choice says."""
-        offloads = self.choice is not None and self.choice.work.offload_activations
-        return on_host(model.parameters()) if offloads else contextlib.nullcontext()
+        return on_host(model.parameters()) if self.work.offload_activations else contextlib.nullcontext()
 
     def to_json(self, measured: int | None) -> dict[str, Any]:
         """What the record of the run says; `measured` is the peak of allocated bytes on the device."""
@@ -109,16 +109,18 @@ def fit(run_micro_batch: MicroBatch, config: Any, out: Path | None = None) -> Fi
     fitted = fit_model(run_micro_batch.model, run_micro_batch.place, config, work, out, ranks=ranks)
     if fitted.choice is not None:
         run_micro_batch.chunk = fitted.choice.work.chunk
-        offloads = fitted.choice.work.offload_activations
-    else:
-        offloads = config.run.activation_offloading is True
-    if offloads and ranks.sharded:
+    if fitted.work.offload_activations and ranks.sharded:
         raise RefusedError(
             "what is gathered for a layer must not wait in host memory", seen="activation_offloading, sharding=fsdp2",
             next="--set gradient_checkpointing=true, or sharding=none",
         )  # fmt: skip
-    if offloads:
-        run_micro_batch.keep_activations_on_host()
+    run_micro_batch.offload_activations = fitted.work.offload_activations
+    if fitted.work.offload_activations:
+        run_micro_batch.leave_recordings("activation_offloading", "a replay has no moment to move them")
+    if fitted.work.checkpoint_every and draws(run_micro_batch.model):
+        run_micro_batch.leave_recordings("gradient_checkpointing", "dropout must be drawn twice alike")
+    if run_micro_batch.draws_twice():
+        run_micro_batch.leave_recordings("lora_dropout", "what is computed again must draw the same")
     run_micro_batch.memory = fitted
     return fitted
 
@@ -143,23 +145,24 @@ def fit_model(
     if ranks.sharded:
         checkpoint_layers(model, work.checkpoint_every)
         note = "memory is not predicted where weights are spread over processes"
-        return Fitted(None, None, budget, size, accumulation, [note] if budget is not None else [])
+        return Fitted(None, None, budget, size, accumulation, work, [note] if budget is not None else [])
     try:
         shape = shape_of(causal_model(model).config.to_dict(), type(causal_model(model)).__name__)
     except BadInputError as error:
         checkpoint_layers(model, work.checkpoint_every)
         note = f"memory is not predicted: {error.what} ({error.seen})"
-        return Fitted(None, None, budget, size, accumulation, [note] if budget is not None else [])
+        return Fitted(None, None, budget, size, accumulation, work, [note] if budget is not None else [])
     choice = choose(shape, work, budget, {*fixed, *unchanged})
     checkpoint_layers(model, choice.work.checkpoint_every)
-    notes = []
-    if choice.rungs:
-        notes.append(f"memory: {', '.join(choice.rungs)}, so that the step fits into {_gb(budget or 0)}")
+    taken, notes = ", ".join(choice.rungs), []
     if not choice.fits:
+        with_ = f" with {taken}" if taken else ""
         notes.append(
-            f"memory: {_gb(choice.memory.reserved)} predicted, {_gb(budget or 0)} there; the run is tried as it is"
+            f"memory: {_gb(choice.memory.reserved)} predicted{with_}, {_gb(budget or 0)} there; the run is tried"
         )
-    return Fitted(shape, choice, budget, size, accumulation, notes)
+    elif taken:
+        notes.append(f"memory: {taken}, so that the step fits into {_gb(budget or 0)}")
+    return Fitted(shape, choice, budget, size, accumulation, choice.work, notes)
 
 
 def workload(

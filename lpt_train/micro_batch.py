@@ -25,7 +25,7 @@ from peft import PeftModel
 
 from lpt_train.adapters import changes_base, trainable
 from lpt_train.flat import FlatBatch, Shape, flatten
-from lpt_train.heads import causal_model, decoder, head_logprobs
+from lpt_train.heads import causal_model, decoder, draws, head_logprobs
 from lpt_train.models import Placement
 from lpt_train.packing import Row
 from lpt_train.ranks import SOLO, Ranks
@@ -89,18 +89,23 @@ class MicroBatch:
         shape = self._filled if self.way in ("graph", "compiled") else self._plain
         return math.ceil(self._most_tokens / shape.tokens) * shape.tokens
 
-    def keep_activations_on_host(self) -> None:
-        """What layers keep waits in host memory from now on; recordings cannot do that: compiled layers run as such."""
-        self.offload_activations = True
+    def leave_recordings(self, option: str, because: str) -> None:
+        """Run compiled layers in place of recordings, which do not go with `option`; refused if recordings were asked
+        for by name."""
         if self.way != "graph":
             return
         if self._asked == "graph":
             raise RefusedError(
-                "a recording keeps its activations on the device", seen="execution=graph, activation_offloading",
-                next="--set execution=compiled, or --set activation_offloading=false",
+                f"a recording does not go with {option}: {because}", seen=f"execution=graph, {option}",
+                next=f"--set execution=compiled, or leave out {option}",
             )  # fmt: skip
         self.way = "compiled"
-        self.notes.append("execution=graph does not go with activation_offloading; compiled layers are used")
+        self.notes.append(f"execution=graph does not go with {option} ({because}); compiled layers are used")
+
+    def draws_twice(self) -> bool:
+        """Whether dropout is drawn again in the backward pass: that reads the generator, which a recording may not."""
+        again = any(getattr(layer, "gradient_checkpointing", False) for layer in _layers(self.model) or ())
+        return draws(causal_model(self.model).get_output_embeddings()) or (again and draws(self.model))
 
     def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         """Add the gradients of these rows; return `loss` and what the objective reports, detached, on the device."""
@@ -263,7 +268,8 @@ class MicroBatch:
 
     def _give_up_compiling(self, problem: str) -> None:
         self.way = "eager"
-        self.notes.append(f"execution=graph does not fit this model ({problem}); eager is used")
+        told = self.notes if self.memory is None else self.memory.notes  # which the run reads at its end
+        told.append(f"execution=graph does not fit this model ({problem}); eager is used")
         for layer in _layers(self.model) or ():
             layer._compiled_call_impl = None
         for parameter in self._parameters:

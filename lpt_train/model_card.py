@@ -46,16 +46,29 @@ def _what(body: dict[str, Any]) -> str:
 
 def _how(body: dict[str, Any]) -> list[str]:
     if _alone(body):
-        base = json.dumps(body["base"]["name"])
+        base, codes = json.dumps(body["base"]["name"]), body["quantisation"]
+        how = "" if codes is None else ", quantization_config=codes"
+        more = ", BitsAndBytesConfig" if codes else ""
         return [
-            "from peft import PeftModel", "from transformers import AutoModelForCausalLM, AutoTokenizer", "",
-            f"base = AutoModelForCausalLM.from_pretrained({base})", 'model = PeftModel.from_pretrained(base, ".")',
-            'tokenizer = AutoTokenizer.from_pretrained(".")',
+            "from peft import PeftModel", f"from transformers import AutoModelForCausalLM, AutoTokenizer{more}", "",
+            *_codes(codes), f"base = AutoModelForCausalLM.from_pretrained({base}{how})",
+            'model = PeftModel.from_pretrained(base, ".")', 'tokenizer = AutoTokenizer.from_pretrained(".")',
         ]  # fmt: skip
     return [
         "from transformers import AutoModelForCausalLM, AutoTokenizer", "",
         'model = AutoModelForCausalLM.from_pretrained(".")', 'tokenizer = AutoTokenizer.from_pretrained(".")',
     ]  # fmt: skip
+
+
+def _codes(codes: dict[str, Any] | None) -> list[str]:
+    if codes is None:
+        return []
+    return [
+        "codes = BitsAndBytesConfig(",
+        f'    load_in_4bit=True, bnb_4bit_quant_type="{codes["quant_type"]}",',
+        f'    bnb_4bit_use_double_quant={codes["nested"]}, bnb_4bit_compute_dtype="{codes["compute_dtype"]}",',
+        ")",
+    ]
 
 
 def _plain(value: Any) -> str:

@@ -7,6 +7,7 @@ because both run code of whoever made the file.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -52,7 +53,10 @@ class Placement:
 
 
 def placement(device: str = "auto", dtype: str = "auto") -> Placement:
-    """Resolve the options `device` and `dtype`: auto is CUDA in bfloat16 where there is one, else CPU in float32."""
+    """Resolve the options `device` and `dtype`: auto is CUDA in bfloat16 where there is one, else CPU in float32.
+
+    On CUDA, what earlier runs of this process left in memory is freed: recordings and models refer to each other.
+    """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
@@ -65,6 +69,9 @@ def placement(device: str = "auto", dtype: str = "auto") -> Placement:
         raise UsageError(
             "float16 needs loss scaling, which the loops do not do", seen=dtype, next="use --set dtype=bfloat16"
         )
+    if device == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
     return Placement(torch.device(device), _DTYPES[dtype])
 
 
@@ -102,8 +109,8 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
     own = (Path(model) / "tokenizer_config.json").is_file()
     if not own and (base := adapter_base(model)) is not None:
         return load_tokenizer(base)
-    source, options = (model, {}) if own else _source(model)
-    with _three_parts(model, "tokenizer"):
+    source, options = (model, {}) if own else source_of(model)
+    with in_three_parts(model, "tokenizer"):
         tokenizer = _declared_generic(Path(source)) or AutoTokenizer.from_pretrained(
             source, trust_remote_code=False, **options
         )
@@ -129,13 +136,13 @@ def load_model(
             next="give the language model it was trained from; lpt reward score uses it",
         )  # fmt: skip
     if adapter_base(model) is not None:
-        with _three_parts(model, "model"):
+        with in_three_parts(model, "model"):
             merged = load_adapter(model).merge_and_unload(safe_merge=True)
         loaded = merged if isinstance(dtype, str) else merged.to(dtype)
     else:
-        source, options = _source(model)
-        _refuse_pickles(model, Path(source))
-        with _three_parts(model, "model"):
+        source, options = source_of(model)
+        refuse_pickles(model, Path(source))
+        with in_three_parts(model, "model"):
             loaded = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, use_safetensors=True, trust_remote_code=False, **options
             )
@@ -158,11 +165,11 @@ def load_adapter(model: str) -> PeftModel:
     base = adapter_base(model)
     if base is None:
         raise BadInputError("the folder holds no adapter", seen=model, next="give the folder of adapter_config.json")
-    _refuse_pickles(model, Path(model))
+    refuse_pickles(model, Path(model))
     under = load_model(base)
     if (quantisation := quantisation_of(model)) is not None:
         under = rounded_to_4bit(under, quantisation)
-    with _three_parts(model, "adapter"):
+    with in_three_parts(model, "adapter"):
         return PeftModel.from_pretrained(under, model).eval()
 
 
@@ -170,8 +177,8 @@ def stored_dtype(model: str) -> torch.dtype:
     """The precision in which the weights of a model, or those under every adapter, are stored, as its config says."""
     while (under := adapter_base(model)) is not None:
         model = under
-    source, options = _source(model)
-    with _three_parts(model, "configuration"):
+    source, options = source_of(model)
+    with in_three_parts(model, "configuration"):
         return AutoConfig.from_pretrained(source, trust_remote_code=False, **options).dtype or torch.float32
 
 
@@ -198,7 +205,7 @@ def model_digest(model: str | Path) -> str:
     """sha256 over the config and weight files (names and contents) of a folder, .gguf file or cached hub name."""
     path = Path(model)
     if not path.exists():
-        with _three_parts(str(model), "model"):
+        with in_three_parts(str(model), "model"):
             path = Path(str(cached_file(str(model), "config.json"))).parent
     files = [path] if path.is_file() else [file for pattern in _WEIGHTS for file in sorted(path.glob(pattern))]
     digest = hashlib.sha256(b"lpt-model/1\0")
@@ -212,7 +219,7 @@ def model_digest(model: str | Path) -> str:
     return digest.hexdigest()
 
 
-def _source(model: str) -> tuple[str, dict[str, Any]]:
+def source_of(model: str) -> tuple[str, dict[str, Any]]:
     """What from_pretrained takes for `model`, with the options that name the file inside it."""
     path = Path(model)
     if path.suffix == ".gguf":
@@ -243,7 +250,8 @@ def _declared_generic(folder: Path) -> PreTrainedTokenizerFast | None:
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def _refuse_pickles(model: str, folder: Path) -> None:
+def refuse_pickles(model: str, folder: Path) -> None:
+    """Raise `BadInputError` for a folder that has no safetensors (or GGUF) weights, whatever else it holds."""
     if not folder.is_dir() or any(folder.glob("*.safetensors")) or any(folder.glob("*.gguf")):
         return
     pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
@@ -255,7 +263,7 @@ def _refuse_pickles(model: str, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _three_parts(model: str, what: str) -> Iterator[None]:
+def in_three_parts(model: str, what: str) -> Iterator[None]:
     """Turn the many ways in which loading fails into one `BadInputError`."""
     try:
         yield

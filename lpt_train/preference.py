@@ -87,7 +87,9 @@ def train(
         tokenized_id=identity, catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
     run.memory = memory
-    run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(split, eval_split)
+    run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(
+        split, eval_split, config.max_length
+    )
     needed = visited(order.total_units, len(pairs), size, options.seed)
     reference = _reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", out)
     measure = None

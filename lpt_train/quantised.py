@@ -40,9 +40,10 @@ def quantisation_record(lora: Mapping[str, Any], dtype: str) -> dict[str, Any] |
 def quantise(model: torch.nn.Module, lora: Lora, *, dtype: torch.dtype, device: torch.device) -> torch.nn.Module:
     """Put 4-bit layers in the place of the linear ones, on `device`; the rest is kept in `dtype` and moved along.
 
-    Raises `UsageError` without bitsandbytes and `RefusedError` for a base that is quantised already.
+    Raises `UsageError` without bitsandbytes and `RefusedError` for a base that is quantised already or keeps most of
+    its weights elsewhere than in linear layers (experts that share a tensor, convolutions): it would hardly shrink.
     """
-    bnb = _bitsandbytes()
+    bnb = _bitsandbytes("load_in_4bit=true")
     from lpt_train.layer_4bit import Linear4bit
 
     causal = causal_model(model)
@@ -51,12 +52,12 @@ def quantise(model: torch.nn.Module, lora: Lora, *, dtype: torch.dtype, device: 
             "the base is quantised already", seen=f"{causal.name_or_path} has a quantization_config",
             next="give the original weights, or leave out load_in_4bit",
         )  # fmt: skip
+    linear = [name for name in linear_modules(model) if isinstance(causal.get_submodule(name), torch.nn.Linear)]
+    _check_share(model, linear)
     options = {"compress_statistics": lora.use_bnb_nested_quant, "quant_type": lora.bnb_4bit_quant_type}
     compute = dtype if lora.bnb_4bit_compute_dtype == "auto" else COMPUTE[lora.bnb_4bit_compute_dtype]
-    for name in linear_modules(model):
-        old = causal.get_submodule(name)
-        if not isinstance(old, torch.nn.Linear):
-            continue
+    for name in linear:
+        old: Any = causal.get_submodule(name)
         new = Linear4bit(old.in_features, old.out_features, bias=False, compute_dtype=compute, device="meta", **options)
         codes = bnb.nn.Params4bit(
             old.weight.detach().float(), requires_grad=False, blocksize=BLOCK, module=new, **options
@@ -79,7 +80,7 @@ def rounded_to_4bit(model: torch.nn.Module, quantisation: Mapping[str, Any]) -> 
 
     An adapter that was trained over codes corrects these weights and not the original ones.
     """
-    functional = _bitsandbytes().functional
+    functional = _bitsandbytes("the adapter was trained over one").functional
     causal = causal_model(model)
     for name in linear_modules(model):
         module = causal.get_submodule(name)
@@ -108,12 +109,23 @@ def held_bytes(parameter: torch.nn.Parameter) -> int:
     return own + sum(part.numel() * part.element_size() for part in (state.absmax, inner))
 
 
-def _bitsandbytes() -> Any:
+def _check_share(model: torch.nn.Module, linear: list[str]) -> None:
+    causal = causal_model(model)
+    tables = {id(part.weight) for part in (causal.get_input_embeddings(), causal.get_output_embeddings())}
+    every = sum(p.numel() for p in causal.parameters() if id(p) not in tables)
+    taken = sum(causal.get_submodule(name).weight.numel() for name in linear)
+    if taken < every / 2:
+        raise RefusedError(
+            "most weights of this model are in no linear layer, and would stay as they are",
+            seen=f"{taken:,} of {every:,} beside the embedding", next="leave out load_in_4bit",
+        )  # fmt: skip
+
+
+def _bitsandbytes(seen: str) -> Any:
     try:
         import bitsandbytes
     except ImportError as error:
         raise UsageError(
-            "a base in four bits needs bitsandbytes, which is not installed", seen="load_in_4bit=true",
-            next="pip install 'lpt[qlora]', or leave out load_in_4bit",
+            "a base in four bits needs bitsandbytes, which is not installed", seen=seen, next="pip install 'lpt[qlora]'"
         ) from error  # fmt: skip
     return bitsandbytes

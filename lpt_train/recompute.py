@@ -34,7 +34,7 @@ def checkpoint_layers(model: torch.nn.Module, every: int) -> int:
             "the layers of this model cannot be computed again", seen=type(decoder(model)).__name__,
             next="--set gradient_checkpointing=false",
         )  # fmt: skip
-    # Without dropout nothing is drawn, and a recording of a CUDA graph may not read the state of the generator.
+    # Without dropout nothing is drawn; a recording of a CUDA graph may not read the state of the generator.
     again = partial(checkpoint, use_reentrant=False, preserve_rng_state=draws(model))
     for number, layer in enumerate(layers, start=1):
         layer.gradient_checkpointing = bool(every) and number % every == 0

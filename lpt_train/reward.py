@@ -96,13 +96,12 @@ def train(
         run.notes.append(f"not calibrated: {NO_SPLIT}")
 
     def gradients(taken: Sequence[Ranking]) -> dict[str, float]:
-        """Forward and backward of a step: each part is weighted by its share, so that sums are means over the step."""
-        return joined([
-            run_micro_batch(rows_of(part), inputs(part, bounds, 1 / len(taken))) for part in batched(taken, size)
-        ])  # fmt: skip
+        """Forward and backward of the rankings of a step: each part has the weight of its share, so sums are means."""
+        parts = [run_micro_batch(rows_of(part), inputs(part, bounds, 1 / len(taken))) for part in batched(taken, size)]
+        return joined(parts)
 
     def record_ids(taken: Sequence[Ranking]) -> list[str]:
-        return [split.record_ids[number] for ranking in taken for number in ranking.records]
+        return [split.record_ids[record] for ranking in taken for record in ranking.records]
 
     def alone(step: int) -> Iterator[list[str]]:
         for ranking in order.lines(step):

@@ -15,7 +15,7 @@ from lpt_train.adapter_files import WEIGHTS
 from lpt_train.adapter_folder import adapter_base, quantisation_of
 from lpt_train.adapters import load_for_training
 from lpt_train.config_lora import Lora
-from lpt_train.models import Placement, _refuse_pickles, _source, _three_parts, load_model
+from lpt_train.models import Placement, in_three_parts, load_model, refuse_pickles, source_of
 from lpt_train.quantised import rounded_to_4bit
 from lpt_train.reward_head import TASK, has_reward_head, with_reward_head
 from manifests.errors import BadInputError
@@ -66,9 +66,9 @@ def load_reward_model(
 
 def _whole(model: str) -> Any:
     """The weights of a folder or hub name that stands alone, in float32."""
-    source, options = _source(model)
-    _refuse_pickles(model, Path(source))
-    with _three_parts(model, "model"):
+    source, options = source_of(model)
+    refuse_pickles(model, Path(source))
+    with in_three_parts(model, "model"):
         loaded, read = AutoModelForSequenceClassification.from_pretrained(
             source, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
             **options,
@@ -80,8 +80,8 @@ def _whole(model: str) -> Any:
 
 def _merged(base: str, model: str) -> Any:
     """The adapter of a folder in the weights below it, in float32; its head takes the place of the one there."""
-    _refuse_pickles(model, Path(model))
-    with _three_parts(model, "adapter"):
+    refuse_pickles(model, Path(model))
+    with in_three_parts(model, "adapter"):
         with safe_open(Path(model) / WEIGHTS, "pt") as file:
             names = list(file.keys())
         if not any(name.endswith("score.weight") for name in names):  # peft would leave the one that is there
@@ -89,7 +89,7 @@ def _merged(base: str, model: str) -> Any:
     under = load_reward_model(base, seed=0)
     if (quantisation := quantisation_of(model)) is not None:
         under = rounded_to_4bit(under, quantisation)
-    with _three_parts(model, "adapter"):
+    with in_three_parts(model, "adapter"):
         return PeftModel.from_pretrained(under, model).merge_and_unload(safe_merge=True)
 
 

@@ -43,6 +43,7 @@ from lpt_train.sinks import Sinks, check_sinks
 from lpt_train.speed import peak_memory_bytes
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
+from manifests.command_line import command_line
 from manifests.errors import BadInputError, LptError, UsageError
 from manifests.files import cannot_write, exclusive_lock, make_folder, write_atomic
 from manifests.rollouts import into_catalog
@@ -148,7 +149,8 @@ class Run:
             "engine": dict(engine or {"name": "lean", "version": own_version()}),
             "tokenized_id": tokenized_id, "steps": 0, "metrics": {}, "tokens_per_second": 0.0,
             "peak_memory_bytes": 0, "checkpoint": None, "proof": {}, "failures": [], "status": "running", "env": env(),
-            "seed": seed, "created": created, "seconds": 0.0, "metrics_path": str(out / "metrics.jsonl"), "parents": [],
+            "command": command_line(), "seed": seed, "created": created, "seconds": 0.0,
+            "metrics_path": str(out / "metrics.jsonl"), "parents": [],
             **({"ranks": ranks.to_json()} if ranks.world > 1 else {}),
         }  # fmt: skip
         if before is not None:

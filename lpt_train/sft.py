@@ -76,7 +76,7 @@ def train(
     run.memory = memory
     run.notes += (
         dropped_notes(rendered.dropped, len(rendered.rows))
-        + split_notes(split, eval_split) + order.notes + run_micro_batch.notes
+        + split_notes(split, eval_split, config.max_length) + order.notes + run_micro_batch.notes
     )  # fmt: skip
 
     def gradients(units: Sequence[Unit]) -> dict[str, float]:

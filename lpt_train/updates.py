@@ -236,7 +236,7 @@ class Updates:
 
     def _tell_what_trains(self) -> None:
         """Into the record, and to a progress that has a place for it (`begin`), before the first step."""
-        report = parameter_report(self.model)
+        report = parameter_report(self.model, self.config.optim.optim)
         self.run.body |= report
         if (begin := getattr(self.progress, "begin", None)) is not None:
             begin(report_line(report))

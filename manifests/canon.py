@@ -80,14 +80,14 @@ def record_id(kind: str, row: Mapping[str, Any]) -> bytes:
 
 def id_of(kind: str, data: bytes) -> bytes:
     """Return the 32 bytes that identify the record of `kind` whose canonical bytes are `data`."""
-    return hashlib.sha256(_prefix(kind) + data).digest()
+    return hashlib.sha256(id_prefix(kind) + data).digest()
 
 
 def record_ids(kind: str, rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
     """Return the record ids of `rows` as uint8 [N, 32], in order."""
     if kind == "text":
         return text_ids(row.get("text") for row in rows)
-    start = hashlib.sha256(_prefix(kind))
+    start = hashlib.sha256(id_prefix(kind))
     digests = []
     for row in rows:
         digest = start.copy()
@@ -98,7 +98,7 @@ def record_ids(kind: str, rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
 
 def text_ids(texts: Iterable[str | None]) -> np.ndarray:
     """Return the ids of the text records `{"text": t}` as uint8 [N, 32], without building a dict per row."""
-    prefix = _prefix("text") + b'{"text":'
+    prefix = id_prefix("text") + b'{"text":'
     sha256, dumps = hashlib.sha256, orjson.dumps
     digests = []
     for text in texts:
@@ -114,7 +114,7 @@ def text_ids(texts: Iterable[str | None]) -> np.ndarray:
 
 def text_frame() -> tuple[bytes, bytes]:
     """Return what is hashed before and after the inside of the JSON string of a text record."""
-    return _prefix("text") + b'{"text":"', b'"}'
+    return id_prefix("text") + b'{"text":"', b'"}'
 
 
 def json_text(value: Any) -> str:
@@ -144,7 +144,8 @@ def _holds_no_number(value: Any) -> bool:
 
 
 @functools.cache
-def _prefix(kind: str) -> bytes:
+def id_prefix(kind: str) -> bytes:
+    """Return what is hashed before the canonical bytes of a record of `kind`."""
     if kind not in FIELDS:
         raise UsageError("unknown kind of record", seen=kind, next=f"one of: {', '.join(FIELDS)}")
     return f"{CANON}\0{kind}\0".encode()

@@ -80,16 +80,25 @@ class Catalog:
             self.notes.append(f"the record is safe; the index was not updated: {error.what} ({error.seen})")
         return name
 
-    def admit_version(self, name: str, build: Callable[[int], dict[str, Any]], *, wait: float = 5.0) -> str:
+    def admit_version(
+        self,
+        name: str,
+        build: Callable[[int], dict[str, Any]],
+        *,
+        same: Callable[[], str | None] = lambda: None,
+        wait: float = 5.0,
+    ) -> str:
         """Record the next version of a manifest: `build(version)` writes the split folder and returns the body.
 
-        The name is locked meanwhile, so two admissions of one name get two versions. `manifest.json` in the folder
-        must be `objects.object_bytes(body)`. A folder of the version that a killed command left behind is moved
-        aside first.
+        The name is locked meanwhile, so two admissions of one name get two versions, or one where `same()`, asked
+        under the lock, names the manifest that says the same already. `manifest.json` in the folder must be
+        `objects.object_bytes(body)`. A folder of the version that a killed command left behind is moved aside first.
         """
         check_name(name)
         make_folder(self.directory / "locks")
         with exclusive_lock(self.directory / "locks" / f"admit-{name}.lock", wait=wait, what=f"the manifest {name}"):
+            if (there := same()) is not None:
+                return there
             known = [
                 e.facets.get("version") for e in self.events.read() if _is_admission(e) and e.facets.get("name") == name
             ]
@@ -147,6 +156,16 @@ class Catalog:
         for event in self.events.read():
             self.objects.read(event.object)
 
+    def unreadable(self) -> list[str]:
+        """The ids of objects that the log names or that lie here, and that are gone or not as they were written."""
+        lost = []
+        for name in sorted({event.object for event in self.events.read()} | set(self.objects.ids())):
+            try:
+                self.objects.read(name)
+            except BadInputError:
+                lost.append(name)
+        return lost
+
     # -- the index
 
     @property
@@ -171,11 +190,17 @@ class Catalog:
     def rebuild(self, wait: float = 5.0) -> int:
         """Make the index again from the files alone and return how many events it holds.
 
-        When the log itself is gone, the objects are logged again first, in the order of their `created`.
+        When the log itself is gone, the objects are logged again first, in the order of their `created`. An object that
+        is gone or was edited is left out with a note: see `unreadable`.
         """
         make_folder(self.directory)
         if self.events.last() is None:
-            found = [(name, self.objects.read(name)) for name in self.objects.ids()]
+            found = []
+            for name in self.objects.ids():
+                try:
+                    found.append((name, self.objects.read(name)))
+                except BadInputError as error:
+                    self.notes.append(f"object {name[:16]} is not logged again: {error.what} ({error.seen})")
             for name, body in sorted(found, key=lambda item: (str(item[1].get("created", "")), item[0])):
                 self.events.append(name, body)
         self.events.verify()

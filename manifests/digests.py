@@ -143,6 +143,13 @@ def rows_that_differ(admitted_ids: np.ndarray, seen_ids: np.ndarray) -> RowDiff:
     return RowDiff(np.sort(added), [admitted[i].tobytes() for i in removed], removed)
 
 
+def distinct(ids: np.ndarray) -> np.ndarray:
+    """Return each different id once, in the order of their bytes: uint8 [m, 32]."""
+    ordered = np.ascontiguousarray(_checked(ids)[_sorted_order(ids)])
+    words = _words(ordered)
+    return ordered[np.concatenate([[True], (words[1:] != words[:-1]).any(axis=1)])] if len(ordered) else ordered
+
+
 def bucket_of(ids: np.ndarray) -> np.ndarray:
     """Return the bucket number of each id: its first 12 bits."""
     return (ids[:, 0].astype(np.int64) << 4) | (ids[:, 1] >> 4)

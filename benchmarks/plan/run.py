@@ -88,7 +88,7 @@ def measure(case: dict) -> dict:
     )  # fmt: skip
     checkpoint_layers(model, case["every"])
     if case.get("offload_activations"):
-        run.keep_activations_on_host()
+        run.offload_activations = True  # of a run in eager mode
     optimizer = make_optimizer(model, Optim(optim=case["optim"]))
     rng = np.random.default_rng(0)
     rows = [

@@ -19,7 +19,6 @@ import orjson
 from lpt_data.benchmarks.known import KNOWN
 from lpt_data.benchmarks.layouts import Entry, Published, read_published
 from lpt_data.option_values import check_names
-from manifests.catalog import check_name
 from manifests.digests import bytes_sha256, content_root
 from manifests.errors import BadInputError, RefusedError, UsageError
 from manifests.files import make_folder, write_atomic
@@ -65,6 +64,8 @@ def add(name: str, paths: Sequence[str], catalog: Catalog, *, layout: str | None
     Raises RefusedError when the name stands for other items, in the table of names or in the catalog, BadInputError
     for files that hold no items, UsageError for a layout that no benchmark has.
     """
+    from manifests.catalog import check_name  # loads the database, which an audit does without
+
     check_name(name)
     known = KNOWN.get(name)
     if layout is not None:

@@ -66,9 +66,9 @@ def _classes() -> np.ndarray:
     """What each code point is, read off the running Python: uint8 [0x40000]."""
     table = tables().unicode
     found = np.zeros(len(table), np.uint8)
-    everything = [chr(code) for code in range(len(table))]
-    found[[c.isspace() for c in everything]] |= _SPACE
-    found[[c.isalpha() for c in everything]] |= _ALPHA
+    everything = np.arange(len(table), dtype=np.uint32).view("U1")  # NumPy asks the tables of the running Python
+    found[np.strings.isspace(everything)] |= _SPACE
+    found[np.strings.isalpha(everything)] |= _ALPHA
     for bit, members in ((_TERMINAL, TERMINAL), (_END, SENTENCE_ENDS), (_BULLET, BULLETS)):
         found[[ord(c) for c in members]] |= bit
     found[(table & _ALONE) != 0] |= _OWN

@@ -10,7 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lpt_data.plain import Plain
 
 Record: TypeAlias = Mapping[str, Any]
 DETAIL_LIMIT = 240  # characters of a finding's detail: enough to act on, too few to flood a terminal
@@ -146,12 +151,16 @@ class Marked:
     """A rule on a record or its texts that is asked only where the canonical JSON of the row may hold what it finds.
 
     `patterns` are searched for in every row (RE2, compiled; a plain text is a pattern and the fastest one), `marks` in
-    the rows that are not ASCII. What both miss the rule never sees: a test holds the two against each other.
+    the rows that are not ASCII; without any of them every row is asked. `suspects` (`lpt_data.contracts.suspects`) says
+    it of plain records instead, from their columns; or `literals`: one of them stands in a text in which the rule finds
+    something. What these miss the rule never sees: a test holds them against it.
     """
 
     rule: Callable[[Any], str | None]
     patterns: tuple[str, ...] = ()
     marks: tuple[bytes, ...] = ()
+    suspects: Callable[[Plain], np.ndarray] | None = None  # bool [n]
+    literals: tuple[bytes, ...] = ()
 
     def __call__(self, value: Any) -> str | None:
         """Return what the rule says."""
@@ -240,10 +249,12 @@ def mojibake(texts: Sequence[str]) -> str | None:
 
 
 # JSON writes control characters as \\u00XX, but U+0008 as \\b and DEL as it is; C1 is C2 80 to C2 9F in UTF-8.
+_CONTROLS = tuple(chr(code).encode() for code in (*range(1, 32), *range(127, 160), 0xFFFD) if CONTROL.match(chr(code)))
+_MOJIBAKE = (b"\xc3\x83", b"\xc3\x82", b"\xc3\xa2\xe2\x82\xac")
 CHARACTER_RULES: dict[str, TextRule] = {
-    "characters.nul_share": Marked(nul_character, (r"\\u0000",)),
+    "characters.nul_share": Marked(nul_character, (r"\\u0000",), literals=(b"\0",)),
     "characters.control_share": Marked(
-        control_character, (r"\\u00", r"\\b", r"\x7f"), marks=(b"\xc2", b"\xef\xbf\xbd")
+        control_character, (r"\\u00", r"\\b", r"\x7f"), marks=(b"\xc2", b"\xef\xbf\xbd"), literals=_CONTROLS
     ),
-    "characters.mojibake_share": Marked(mojibake, marks=(b"\xc3\x83", b"\xc3\x82", b"\xc3\xa2\xe2\x82\xac")),
+    "characters.mojibake_share": Marked(mojibake, marks=_MOJIBAKE, literals=_MOJIBAKE),
 }

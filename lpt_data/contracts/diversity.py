@@ -26,7 +26,6 @@ from lpt_data.contracts.common import NO_PREVIOUS, NO_SEEDS, Outcome, skipped
 from lpt_data.contracts.survey import Measure, Survey
 from lpt_data.dataset import Dataset
 from lpt_data.record_text import prompt_text, response_text
-from lpt_data.text import token_hashes
 
 SAMPLE = 2_000  # rows
 ROW_WORDS = 400  # of a row, from its start
@@ -48,6 +47,8 @@ class Profile:
 
 def numbers_of(text: str) -> np.ndarray:
     """The words of a text as 32-bit numbers: uint32 [words]. The lowest bit of a hash is a mark, so the upper half."""
+    from lpt_data.text import token_hashes  # loads the compiler, which other contracts may do without
+
     return (token_hashes(text) >> np.uint64(32)).astype(np.uint32)
 
 

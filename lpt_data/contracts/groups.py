@@ -9,17 +9,13 @@ import numpy as np
 
 from lpt_data.contracts.common import NO_BENCHMARK, NO_REFERENCE, Finding, Outcome, share, skipped
 from lpt_data.contracts.near import near_share
-from lpt_data.contracts.survey import Measure, Reference, SplitSurvey, Survey
-
-
-def as_bytes(digests: np.ndarray) -> list[bytes]:
-    """Return the rows of uint8 [n, w] as n byte strings."""
-    data, width = np.ascontiguousarray(digests).tobytes(), digests.shape[1]
-    return [data[i : i + width] for i in range(0, len(data), width)]
+from lpt_data.contracts.survey import Measure, Reference, SplitSurvey, Survey, all_differ, as_bytes
 
 
 def _repeats(part: SplitSurvey, digests: np.ndarray, what: str) -> Iterator[Finding]:
     """Yield each row whose digest an earlier row of the split has."""
+    if all_differ(digests):
+        return
     first: dict[bytes, int] = {}
     for position, digest in enumerate(as_bytes(digests)):
         before = first.setdefault(digest, position)
@@ -62,6 +58,8 @@ def conflicting_outputs(survey: Survey) -> Outcome:
     """Share of rows whose input also occurs in their split with another output."""
     findings: list[Finding] = []
     for part in survey.splits:
+        if all_differ(part.asked):
+            continue
         every = as_bytes(part.asked)
         again = {asked for asked, times in Counter(every).items() if times > 1}
         groups: dict[bytes, list[int]] = {}

@@ -16,7 +16,7 @@ import numpy as np
 from lpt_data.batches import RecordBatch
 from lpt_data.contracts import rendered, sft
 from lpt_data.contracts.common import Encoder, Outcome, Record, Rule, share, skipped, user_turns
-from lpt_data.contracts.preference import spoken
+from lpt_data.contracts.pair_facts import spoken
 from lpt_data.contracts.survey import Contract, Measure, RowTokens, Survey
 from lpt_data.folding import spaced
 

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from lpt_data.contracts.common import NO_BENCHMARK, NO_SEEDS, Outcome, share, skipped
 from lpt_data.contracts.diversity import numbers_of
-from lpt_data.contracts.groups import as_bytes
-from lpt_data.contracts.survey import Measure, Reference, SplitSurvey, Survey
+from lpt_data.contracts.survey import Measure, Reference, SplitSurvey, Survey, as_bytes
 from lpt_data.record_text import prompt_text
 
 ROUGE_L = 0.7  # Self-Instruct (Wang et al., 2022): an instruction is new below it

@@ -6,21 +6,18 @@ characters. "The same prompt" is the canonical key, "the same answer" its words 
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from lpt_data.batches import RecordBatch
-from lpt_data.contracts import rendered, sft
+from lpt_data.contracts import rendered, sft, suspects
 from lpt_data.contracts.common import (
     NO_REFERENCE,
     Encoder,
     Finding,
     Found,
+    Marked,
     Outcome,
     Record,
     Rule,
@@ -29,49 +26,14 @@ from lpt_data.contracts.common import (
     user_turns,
 )
 from lpt_data.contracts.cycles import on_cycles
+from lpt_data.contracts.pair_facts import SIDES, Facts, look, said, spoken
 from lpt_data.contracts.survey import Contract, Measure, RowTokens, SplitSurvey, Survey
-from lpt_data.folding import spaced
-from lpt_data.keys import NORMALISERS, key_hashes
-from lpt_data.prompt_groups import Groups, Links, links
-from manifests.canon import json_text
+from lpt_data.prompt_groups import Groups, links
 
-SIDES = ("chosen", "rejected")
-# Columns beside a pair that hold what a judge gave to each side, first that is there; then the difference itself.
-SCORE_COLUMNS = (
-    ("score_chosen", "score_rejected"),
-    ("chosen_score", "rejected_score"),
-    ("chosen_rating", "rejected_rating"),
-)
-MARGIN_COLUMN = "margin"
 NO_SCORES = "no scores beside the pairs"
 
 
-class Facts(NamedTuple):
-    """What is kept of a pair: who is compared with whom under which prompt, lengths, margin, and what joins it."""
-
-    prompt: bytes
-    chosen: bytes
-    rejected: bytes
-    lengths: tuple[int, int]  # characters of chosen and rejected
-    margin: float | None  # score of chosen minus score of rejected
-    links: Links
-
-
 # -- one row
-
-
-def said(side: Any) -> str:
-    """Return the words of a side: its texts and tool calls, one space between them."""
-    return " ".join(" ".join(spoken(side)).split())
-
-
-def spoken(side: Any) -> Iterator[str]:
-    """Yield the texts and tool calls of some messages."""
-    for message in side:
-        if message.get("content"):
-            yield message["content"]
-        if message.get("tool_calls"):
-            yield json_text(message["tool_calls"])
 
 
 def role_fault(record: Record) -> str | None:
@@ -139,42 +101,6 @@ def prefix(record: Record) -> str | None:
     return f"{short[0]} is the start of {long[0]}: {len(short[1])} of {len(long[1])} characters"
 
 
-def margin(extra: Mapping[str, Any]) -> float | None:
-    """Return the score of chosen minus that of rejected, None where there are none that are numbers."""
-    for chosen, rejected in SCORE_COLUMNS:
-        one, other = _number(extra.get(chosen)), _number(extra.get(rejected))
-        if one is not None and other is not None:
-            return one - other
-    return _number(extra.get(MARGIN_COLUMN))
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def look(batch: RecordBatch, key: str, keys: Sequence[bytes]) -> list[Facts]:
-    """Return the facts of pairs whose canonical keys have the hashes given."""
-    rows = list(zip(batch.records, batch.beside, keys, strict=True))
-    joined = [links("preference", record, beside, key, hashed=hashed) for record, beside, hashed in rows]
-    if key in NORMALISERS:
-        prompts = [link.own for link in joined]
-    else:
-        prompts = key_hashes("preference", batch.records, batch.beside, "math")
-    digests, lengths = [], []
-    for side in SIDES:
-        texts = [" ".join(spoken(record[side])) for record in batch.records]
-        lengths.append([sum(map(len, spoken(record[side]))) for record in batch.records])
-        digests.append([hashlib.sha256(words).digest()[:16] for words in spaced(texts)])
-    margins = [margin(beside) if beside else None for beside in batch.beside]
-    return list(map(Facts, prompts, *digests, zip(*lengths, strict=True), margins, joined))
-
-
 def questions(record: Record) -> list[str]:
     """The turns of the user, in the prompt and on either side."""
     turns = user_turns([*(record.get("prompt") or ()), *record["chosen"], *record["rejected"]])
@@ -197,7 +123,10 @@ def _place(part: SplitSurvey, position: int) -> str:
 
 def _compared_again(survey: Survey) -> list[tuple[SplitSurvey, int, Facts]]:
     """Pairs whose prompt has more than one of them, in any split: no other can repeat or contradict anything."""
-    times = Counter(facts.prompt for part in survey.splits for facts in part.facts)
+    prompts = [facts.prompt for part in survey.splits for facts in part.facts]
+    if len(set(prompts)) == len(prompts):
+        return []
+    times = Counter(prompts)
     return [found for found in _every(survey) if times[found[2].prompt] > 1]
 
 
@@ -246,13 +175,18 @@ def _lengths(survey: Survey) -> np.ndarray:
 
 
 def _longer(side: int) -> Measure:
-    def found(place: tuple[SplitSurvey, int, Facts]) -> Finding:
-        part, position, facts = place
-        return part.finding(position, f"chosen {facts.lengths[0]} characters, rejected {facts.lengths[1]}")
-
     def measure(survey: Survey) -> Outcome:
-        places = [place for place in _every(survey) if place[2].lengths[side] > place[2].lengths[1 - side]]
-        means = _lengths(survey).mean(axis=0) if survey.n else (0.0, 0.0)
+        lengths = _lengths(survey)
+        starts = np.cumsum([0, *map(len, survey.splits)])
+
+        def found(number: int) -> Finding:
+            split = int(np.searchsorted(starts, number, "right")) - 1
+            one, other = lengths[number].tolist()
+            position = number - int(starts[split])
+            return survey.splits[split].finding(position, f"chosen {one} characters, rejected {other}")
+
+        places = np.flatnonzero(lengths[:, side] > lengths[:, 1 - side]).tolist()
+        means = lengths.mean(axis=0) if survey.n else (0.0, 0.0)
         reason = f"mean {means[0]:.0f} characters chosen, {means[1]:.0f} rejected"
         return Outcome(share(len(places), survey.n), survey.n, Found(places, found), reason=reason)
 
@@ -270,9 +204,8 @@ def longer_wins(survey: Survey) -> Outcome:
 
 def _scored(test: Callable[[float], bool], what: str) -> Measure:
     def measure(survey: Survey) -> Outcome:
-        scored = [
-            (part, position, facts.margin) for part, position, facts in _every(survey) if facts.margin is not None
-        ]
+        every = _every(survey) if any(part.has_extra for part in survey.splits) else ()
+        scored = [(part, position, facts.margin) for part, position, facts in every if facts.margin is not None]
         if not scored:
             return skipped(NO_SCORES, survey.n)
         findings = tuple(part.finding(position, f"{what}: margin {m:g}") for part, position, m in scored if test(m))
@@ -368,11 +301,13 @@ def _needs_length(measure: Measure) -> Measure:
 
 _CUT = ("preference.prompt.over_budget_share", "preference.completion.fully_truncated_share")
 RULES: dict[str, Rule] = {
-    "preference.roles.bad_share": role_fault,
-    "preference.turns.empty_share": empty_side,
-    "preference.prompts.mixed_share": mixed_prompts,
-    "preference.pairs.identical_share": identical,
-    "preference.pairs.prefix_share": prefix,
+    "preference.roles.bad_share": Marked(role_fault, suspects=suspects.by_shape(role_fault)),
+    "preference.turns.empty_share": Marked(
+        empty_side, suspects=suspects.either(suspects.by_shape(empty_side), suspects.blank)
+    ),
+    "preference.prompts.mixed_share": Marked(mixed_prompts, suspects=suspects.by_shape(mixed_prompts)),
+    "preference.pairs.identical_share": Marked(identical, suspects=suspects.alike_from_the_start),
+    "preference.pairs.prefix_share": Marked(prefix, suspects=suspects.alike_from_the_start),
 }
 MEASURES: dict[str, Measure] = {
     "preference.pairs.duplicated_share": duplicated_pairs,

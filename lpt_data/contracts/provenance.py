@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lpt_data.contracts.common import Outcome, share, skipped
-from lpt_data.contracts.groups import as_bytes
-from lpt_data.contracts.survey import Measure, SplitSurvey, Survey
+from lpt_data.contracts.survey import Measure, SplitSurvey, Survey, as_bytes
 from manifests.intervals import wilson
 
 PEOPLE = frozenset({"human", "humans", "people"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,13 @@ from lpt_data.contracts.common import NO_LANGUAGE, Finding, Found, Marked, Outco
 from lpt_data.contracts.survey import Measure, SplitSurvey, Survey
 from manifests.errors import LptError
 
+if TYPE_CHECKING:
+    from lpt_data.plain import Plain
+
 FEWEST = 100  # replies below which their distribution says nothing
 LONG_ENOUGH = 40  # characters of a reply whose opening and ending are compared: "Yes." may well be every answer
 WORDS = 4  # of an opening or an ending
+SEEN, KEPT = 64, 32  # characters of a reply that they are looked for in, and of them that are compared
 OUTLYING = 3.5  # modified z-score of Iglewicz and Hoaglin (1993), here of the logarithm of the length
 _HEAD = 240  # characters in which a refusal says so
 
@@ -39,9 +43,32 @@ def look(replies: Sequence[str]) -> list[Facts]:
     ]
 
 
+def look_plain(plain: Plain, texts: np.ndarray) -> list[Facts]:
+    """Return the facts of last replies by the numbers of their texts (int64 [n], -1: none)."""
+    from lpt_data.plain_kernels import characters, ends_of
+
+    starts, ends = plain.starts[texts], np.where(texts < 0, plain.starts[texts], plain.ends[texts])
+    lengths = characters(plain.data, starts, ends)
+    heads, tails, odd = ends_of(plain.data, starts, ends, WORDS, SEEN, KEPT)
+    openings, endings = ([row.strip("\0") for row in _rows(each)] for each in (heads, tails))
+    facts = [
+        Facts(n, opening, ending) if n >= LONG_ENOUGH else Facts(n, "", "")
+        for n, opening, ending in zip(lengths.tolist(), openings, endings, strict=True)
+    ]
+    places = np.flatnonzero(odd)
+    for place, fact in zip(places.tolist(), look(plain.strings(texts[places])), strict=True):
+        facts[place] = fact
+    return facts
+
+
+def _rows(each: np.ndarray) -> list[str]:
+    whole, width = each.tobytes().decode("ascii"), each.shape[1]
+    return [whole[i : i + width] for i in range(0, len(whole), width)]
+
+
 def _ends(text: str) -> tuple[str, str]:
-    first, last = text[:64].split(None, WORDS)[:WORDS], text[-64:].rsplit(None, WORDS)[-WORDS:]
-    return " ".join(first).lower()[:32], " ".join(last).lower()[-32:]
+    first, last = text[:SEEN].split(None, WORDS)[:WORDS], text[-SEEN:].rsplit(None, WORDS)[-WORDS:]
+    return " ".join(first).lower()[:KEPT], " ".join(last).lower()[-KEPT:]
 
 
 def last_reply(messages: Sequence[Record]) -> str:
@@ -112,9 +139,18 @@ def _around(text: str, found: re.Match[str]) -> str:
 
 
 _EITHER = f"{_anywhere(REFUSAL)}|{_anywhere(SELF)}"  # searched for once
+# Of each branch of the patterns, what it cannot do without.
+_REFUSING = (
+    *("orry", "fraid", "ecline", "efuse", "can't", "can\u2019t", "cant ", "cannot ", "can not "),
+    *("won't", "won\u2019t", "wont ", "will not ", "unable to ", "not able to "),
+)
+_SELFISH = (
+    *(" AI", "n ai", "a ai", "rtificial", "anguage", "ChatGPT", "Claude", "Gemini", "Bard", "Qwen", "DeepSeek"),
+    *("Copilot", "I was ", "y knowledge", "y training"),
+)
 RULES = {
-    "sft.refusals.share": Marked(refusal, (_EITHER,)),
-    "sft.self_reference.share": Marked(self_reference, (_EITHER,)),
+    "sft.refusals.share": Marked(refusal, (_EITHER,), literals=tuple(map(str.encode, (*_REFUSING, "s an AI")))),
+    "sft.self_reference.share": Marked(self_reference, (_EITHER,), literals=tuple(map(str.encode, _SELFISH))),
 }
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from lpt_data.contracts import answers, groups, rendered
+from lpt_data.batches import RecordBatch
+from lpt_data.contracts import answers, groups, rendered, suspects
 from lpt_data.contracts.common import (
     Asked,
+    Marked,
     Outcome,
     Record,
     Rule,
@@ -28,7 +31,14 @@ from lpt_data.contracts.common import (
 )
 from lpt_data.contracts.survey import Contract, Judgement, Measure, Parts, Survey
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lpt_data.plain import Plain
+
 UNSCORED = "rlvr.verifier.unscored_share"  # the verifier hung, died or raised
+MOST_KNOWN = 1 << 16  # answers whose self-test is kept
+ECHO = "rlvr.verifier.echo_accepted_share"
 SPEAKERS = ("system", "user", "assistant", "tool")
 
 
@@ -59,6 +69,17 @@ def parts(record: Record, data: bytes) -> Parts:
     return Parts(orjson.dumps(record["prompt"], option=orjson.OPT_SORT_KEYS), record["answer"].encode())
 
 
+def spans(plain: Plain) -> tuple[np.ndarray, np.ndarray]:
+    """The same parts of plain records: the prompt as JSON, and the answer as it stands."""
+    from lpt_data.plain_kernels import digests_of
+
+    start = plain.inside[suspects.text_of(plain, "prompt")] - len('[{"content":"')
+    behind = plain.of_shape(lambda shape: len(shape.pieces[-1]) - shape.pieces[-1].index(b"]") - 1)
+    answer = suspects.text_of(plain, "answer")
+    asked = digests_of(plain.json, start, plain.bounds[1:] - behind)
+    return asked, digests_of(plain.data, plain.starts[answer], plain.ends[answer])
+
+
 def questions(record: Record) -> list[str]:
     """The turns of the user."""
     return user_turns(record["prompt"])
@@ -87,30 +108,61 @@ def _shift(value: Any) -> Any:
     return value
 
 
-def judge(rows: Sequence[tuple[Record, Mapping[str, Any]]], verifiers: Mapping[str, Verifier]) -> list[Judgement]:
-    """Ask each row's own verifier, both ways: its gold must score 1; a wrong, empty or echoed answer must not."""
-    judgements = [Judgement(missing=record.get("verifier") or "(no verifier named)") for record, _ in rows]
+def judge(batch: RecordBatch, verifiers: Mapping[str, Verifier], known: dict[Any, Any]) -> list[Judgement]:
+    """Ask each row's own verifier, both ways: its gold must score 1; a wrong, empty or echoed answer must not.
+
+    What hangs on the answer alone is asked once for each answer, however many rows have it, and kept in `known`.
+    """
+    tasks = _tasks(batch)
+    judgements = [Judgement(missing=task.verifier or "(no verifier named)") for task in tasks]
+    if len(known) > MOST_KNOWN:
+        known.clear()
     for name, verifier in verifiers.items():
-        places = [place for place, (record, _) in enumerate(rows) if record.get("verifier") == name]
-        trials = [_Trial(rows[place][0], name) for place in places]
-        _self_test(trials, verifier)
+        places = [place for place, task in enumerate(tasks) if task.verifier == name]
+        answers = [tasks[place].answer for place in places]
+        fresh = [_Trial(answer, name) for answer in dict.fromkeys(answers) if (name, answer) not in known]
+        _self_test(fresh, verifier)
+        known.update({(name, trial.answer): trial for trial in fresh})
+        trials = [known[name, answer] for answer in answers]
+        calls = [(tasks[place].echo, trial.answer) for place, trial in zip(places, trials, strict=True) if trial.live]
+        said = iter(ask(verifier, "score", calls))
         for place, trial in zip(places, trials, strict=True):
-            judgements[place] = Judgement(trial.results)
+            judgements[place] = trial.with_echo(next(said)) if trial.live else trial.judgement
     return judgements
 
 
 @dataclass
 class _Trial:
-    """One row under test: what is known so far."""
+    """One answer under test: what is known so far."""
 
-    record: Record
+    answer: str
     verifier: str
     results: dict[str, str | None] = field(default_factory=dict)
     gold: str | None = None  # a completion that must score 1
+    live: bool = False  # whether its verifier can be asked about it
 
-    @property
-    def answer(self) -> str:
-        return self.record["answer"]
+    @cached_property
+    def judgement(self) -> Judgement:
+        """What is known of a row whose verifier could not be asked further."""
+        return Judgement(self.results)
+
+    @cached_property
+    def _unpaid(self) -> Judgement:
+        return Judgement({**self.results, ECHO: None})
+
+    def with_echo(self, said: Asked) -> Judgement:
+        """What is known of a row whose prompt was scored as its answer; most rows with one answer share it."""
+        if not said.reason and not said.value:
+            return self._unpaid
+        row = replace(self, results=dict(self.results))
+        row.note(ECHO, "prompt repeated as the answer", said)
+        return Judgement(row.results)
+
+    def note(self, check: str, what: str, said: Asked) -> None:
+        """Note under a check whether a completion was paid that must not be."""
+        self.unanswered(said.reason)
+        paid = said.reason or (f"scores {said.value:g}" if said.value else "")
+        self.results[check] = f"{what}: {paid}" if paid else None
 
     def unanswered(self, reason: str) -> None:
         """Note that the verifier gave no answer at all to one of the calls."""
@@ -128,18 +180,18 @@ def _self_test(trials: Sequence[_Trial], verifier: Verifier) -> None:
     live = [trial for trial, said in zip(trials, read, strict=True) if said.value]
     if hasattr(verifier, "gold_completion"):
         live = _with_gold(live, verifier)
-    wrong = _wrong(live, verifier)
-    told = {
-        "rlvr.verifier.wrong_accepted_share": [(bad, f"wrong answer {bad!r}") for bad in wrong],
-        "rlvr.verifier.empty_accepted_share": [("", "empty completion")] * len(live),
-        "rlvr.verifier.echo_accepted_share": [(_echo(t.record), "prompt repeated as the answer") for t in live],
-    }
-    for check, completions in told.items():
-        calls = [(text, trial.answer) for trial, (text, _) in zip(live, completions, strict=True)]
-        for trial, (_, what), said in zip(live, completions, ask(verifier, "score", calls), strict=True):
-            trial.unanswered(said.reason)
-            paid = said.reason or (f"scores {said.value:g}" if said.value else "")
-            trial.results[check] = f"{what}: {paid}" if paid else None
+    for trial in live:
+        trial.live = True
+    wrong = [(bad, f"wrong answer {bad!r}") for bad in _wrong(live, verifier)]
+    _note("rlvr.verifier.wrong_accepted_share", live, wrong, verifier)
+    _note("rlvr.verifier.empty_accepted_share", live, [("", "empty completion")] * len(live), verifier)
+
+
+def _note(check: str, trials: Sequence[_Trial], completions: Sequence[tuple[str, str]], verifier: Verifier) -> None:
+    """Let completions be scored that must not be paid, and note under a check which of them are."""
+    calls = [(text, trial.answer) for trial, (text, _) in zip(trials, completions, strict=True)]
+    for trial, (_, what), said in zip(trials, completions, ask(verifier, "score", calls), strict=True):
+        trial.note(check, what, said)
 
 
 def _with_gold(trials: Sequence[_Trial], verifier: Verifier) -> list[_Trial]:
@@ -182,8 +234,24 @@ def _wrong(trials: Sequence[_Trial], verifier: Verifier) -> list[str]:
     ]
 
 
-def _echo(record: Record) -> str:
-    return "\n".join(m.get("content") or "" for m in record["prompt"])
+class _Task(NamedTuple):
+    """What a verifier is asked about of one row."""
+
+    verifier: str | None
+    answer: str
+    echo: str  # its prompt
+
+
+def _tasks(batch: RecordBatch) -> list[_Task]:
+    plain = batch.plain
+    if plain is None:
+        return [
+            _Task(r.get("verifier"), r["answer"], "\n".join(m.get("content") or "" for m in r["prompt"]))
+            for r in batch.records
+        ]
+    named = [plain.shapes[shape].record.get("verifier") for shape in plain.shape.tolist()]
+    answers = plain.strings(suspects.text_of(plain, "answer"))
+    return list(map(_Task, named, answers, plain.strings(suspects.text_of(plain, "prompt"))))
 
 
 def _judged(name: str, *, unable: str = "") -> Measure:
@@ -206,10 +274,12 @@ def _judged(name: str, *, unable: str = "") -> Measure:
 
 
 RULES: dict[str, Rule] = {
-    "rlvr.prompt.bad_share": prompt_fault,
-    "rlvr.answers.empty_share": blank_answer,
-    "rlvr.answers.guessable_share": answers.guessable,
-    "rlvr.answers.in_prompt_share": answers.in_prompt,
+    "rlvr.prompt.bad_share": Marked(
+        prompt_fault, suspects=suspects.either(suspects.by_shape(prompt_fault), suspects.blank)
+    ),
+    "rlvr.answers.empty_share": Marked(blank_answer, suspects=suspects.blank),
+    "rlvr.answers.guessable_share": Marked(answers.guessable, suspects=suspects.short_answer),
+    "rlvr.answers.in_prompt_share": Marked(answers.in_prompt, suspects=suspects.in_prompt),
 }
 MEASURES: dict[str, Measure] = {
     "rlvr.prompts.rows_per_key": groups.rows_per_key,
@@ -227,7 +297,7 @@ MEASURES: dict[str, Measure] = {
     ),
     "rlvr.verifier.wrong_accepted_share": _judged("rlvr.verifier.wrong_accepted_share"),
     "rlvr.verifier.empty_accepted_share": _judged("rlvr.verifier.empty_accepted_share"),
-    "rlvr.verifier.echo_accepted_share": _judged("rlvr.verifier.echo_accepted_share"),
+    ECHO: _judged(ECHO),
     UNSCORED: _judged(UNSCORED),
     "rlvr.prompt.render_failed_share": rendered.render_failures,
     "rlvr.prompt.double_bos_share": rendered.double_bos,
@@ -238,6 +308,7 @@ CONTRACT = Contract(
     "rlvr",
     default_key="math",
     parts=parts,
+    spans=spans,
     questions=questions,
     rules=RULES,
     measures=MEASURES,

@@ -8,14 +8,18 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
 from lpt_data.batches import RecordBatch
-from lpt_data.contracts import groups, rendered, replies
+from lpt_data.contracts import groups, rendered, replies, suspects
 from lpt_data.contracts.common import Marked, Record, Rule, is_blank, user_turns
 from lpt_data.contracts.survey import Contract, Parts
+
+if TYPE_CHECKING:
+    from lpt_data.plain import Plain, Shape
 
 ROLES = ("system", "user", "assistant", "tool")
 # What may stand before a turn. None is the start of the conversation; a tool speaks after a tool call alone.
@@ -153,9 +157,26 @@ def parts(record: Record, data: bytes) -> Parts:
     return Parts(orjson.dumps([messages[:-1], tools], option=orjson.OPT_SORT_KEYS), learned)
 
 
+def spans(plain: Plain) -> tuple[np.ndarray, np.ndarray]:
+    """The same parts of plain conversations: the bytes of a message begin before its text, and two end the record."""
+    from lpt_data.plain_kernels import digests_of
+
+    learned = plain.inside[plain.first[1:] - 1] - len('{"content":"')
+    asked = digests_of(plain.json, plain.bounds[:-1], learned)
+    return asked, digests_of(plain.json, learned, plain.bounds[1:] - len("]}"))
+
+
 def look(batch: RecordBatch, key: str, keys: Sequence[bytes]) -> list[replies.Facts]:
     """Return what is kept of the last replies."""
-    return replies.look([reply(record) for record in batch.records])
+    plain = batch.plain
+    if plain is None:
+        return replies.look([reply(record) for record in batch.records])
+
+    def last(shape: Shape) -> int:
+        return max((i for i, slot in enumerate(shape.slots) if slot.role == "assistant"), default=-1)
+
+    place = plain.of_shape(last)
+    return replies.look_plain(plain, np.where(place < 0, -1, plain.first[:-1] + place))
 
 
 def reply(record: Record) -> str:
@@ -169,11 +190,13 @@ def questions(record: Record) -> list[str]:
 
 
 RULES: dict[str, Rule] = {
-    "sft.roles.bad_share": role_fault,
-    "sft.turns.empty_share": empty_turn,
-    "sft.tool_calls.bad_share": Marked(tool_call_fault, ('"tool',)),
+    "sft.roles.bad_share": Marked(role_fault, suspects=suspects.by_shape(role_fault)),
+    "sft.turns.empty_share": Marked(empty_turn, suspects=suspects.blank),
+    "sft.tool_calls.bad_share": Marked(tool_call_fault, ('"tool',), suspects=suspects.by_shape(tool_call_fault)),
     **replies.RULES,
-    "sft.reserved_tokens.share": Marked(reserved_token, (r"<\|", "_of_turn>", r"INST\]")),
+    "sft.reserved_tokens.share": Marked(
+        reserved_token, (r"<\|", "_of_turn>", r"INST\]"), literals=(b"<|", b"_of_turn>", b"INST]")
+    ),
 }
 MEASURES = {
     "sft.inputs.duplicated_share": groups.duplicated_inputs,
@@ -192,6 +215,7 @@ CONTRACT = Contract(
     "sft",
     default_key="text",
     parts=parts,
+    spans=spans,
     questions=questions,
     render=rendered.conversation,
     look=look,

@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from lpt_data.dataset import Dataset
 from lpt_data.keys import NORMALISERS, canonical_key, key_hash, key_hashes, key_of
 from manifests.canon import kind_of
 from manifests.errors import BadInputError, RecordError
+
+if TYPE_CHECKING:
+    from lpt_data.plain import Plain
 
 
 class Parts(NamedTuple):
@@ -60,7 +63,8 @@ class Judgement:
 
 
 # (record, other columns) of some rows, the verifiers by name -> a judgement of each
-Judge: TypeAlias = Callable[[Sequence[tuple[Record, Mapping[str, Any]]], Mapping[str, Verifier]], list[Judgement]]
+# (batch, verifiers, what earlier batches of the split taught it) -> a judgement of each row
+Judge: TypeAlias = Callable[[RecordBatch, Mapping[str, Verifier], dict[Any, Any]], list[Judgement]]
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,8 @@ class Contract:
     questions: Callable[[Record], list[str]]  # what a benchmark could hold
     rules: Mapping[str, Rule]
     measures: Mapping[str, Measure]
+    # of plain records: SHA-256 of the two parts of each, of which the first half is kept; uint8 [n, 32]
+    spans: Callable[[Plain], tuple[np.ndarray, np.ndarray]] | None = None
     text_rules: Mapping[str, TextRule] = field(default_factory=lambda: CHARACTER_RULES)
     render: Callable[[Record, Encoder, int | None], RowTokens] | None = None
     judge: Judge | None = None
@@ -195,6 +201,18 @@ class Contract:
         return kind_of(self.name)
 
 
+def as_bytes(digests: np.ndarray) -> list[bytes]:
+    """Return the rows of uint8 [n, w] as n byte strings."""
+    data, width = np.ascontiguousarray(digests).tobytes(), digests.shape[1]
+    return [data[i : i + width] for i in range(0, len(data), width)]
+
+
+def all_differ(digests: np.ndarray) -> bool:
+    """Return whether no two rows of uint8 [n, w], hashes all, are equal; told by their first eight bytes."""
+    first = np.sort(np.ascontiguousarray(digests[:, :8]).view(np.uint64).reshape(-1))
+    return not (first[1:] == first[:-1]).any()
+
+
 def short_hash(data: bytes) -> bytes:
     """Return 16 bytes that stand for the bytes given."""
     return hashlib.sha256(data).digest()[:16]
@@ -206,7 +224,11 @@ def question_hash(text: str) -> bytes:
 
 
 def row_keys(
-    kind: str, normaliser: str, rows: Sequence[int], records: Sequence[Record], beside: Sequence[Mapping[str, Any]]
+    kind: str,
+    normaliser: str,
+    rows: Sequence[int] | np.ndarray,
+    records: Sequence[Record],
+    beside: Sequence[Mapping[str, Any]],
 ) -> list[bytes]:
     """Return the key hash of each row; BadInputError where one has none: it could then be on both sides unseen."""
     try:

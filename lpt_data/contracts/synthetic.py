@@ -16,7 +16,7 @@ import numpy as np
 
 from lpt_data.batches import RecordBatch
 from lpt_data.contracts import diversity, likeness, provenance, rendered, sft
-from lpt_data.contracts.common import Outcome, Record, Verifier, ask, share, skipped
+from lpt_data.contracts.common import Outcome, Verifier, ask, share, skipped
 from lpt_data.contracts.provenance import Origin, origin, pass_rate
 from lpt_data.contracts.survey import Contract, Judgement, Measure, Survey
 from lpt_data.record_text import prompt_text, response_text
@@ -62,8 +62,9 @@ def _opening(text: str, words: int) -> str:
     return " ".join(_WORD.findall(text[:OPENING].casefold())[:words])
 
 
-def judge(rows: Sequence[tuple[Record, Mapping[str, Any]]], verifiers: Mapping[str, Verifier]) -> list[Judgement]:
+def judge(batch: RecordBatch, verifiers: Mapping[str, Verifier], known: dict[Any, Any]) -> list[Judgement]:
     """Let the verifier of each generated row score its reply again."""
+    rows = list(zip(batch.records, batch.beside, strict=True))
     facts = [origin(extra) for _, extra in rows]
     results: list[dict[str, str | None]] = [{} if fact.real else {UNSCORED: _unable(fact, rows[i][1], verifiers)}
                                             for i, fact in enumerate(facts)]  # fmt: skip

@@ -5,7 +5,8 @@ What it does not do: language, quality heuristics, near-duplicates; those are st
 
 from __future__ import annotations
 
-from lpt_data.contracts.common import Record, Rule, is_blank
+from lpt_data.contracts import suspects
+from lpt_data.contracts.common import Marked, Record, Rule, is_blank
 from lpt_data.contracts.survey import Contract
 
 
@@ -19,5 +20,5 @@ def questions(record: Record) -> list[str]:
     return [record["text"]]
 
 
-RULES: dict[str, Rule] = {"text.empty_share": empty}
+RULES: dict[str, Rule] = {"text.empty_share": Marked(empty, suspects=suspects.blank)}
 CONTRACT = Contract("text", default_key="text", parts=None, questions=questions, rules=RULES, measures={})

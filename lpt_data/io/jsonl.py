@@ -54,13 +54,16 @@ def _rows_of(number: int, lines: list[bytes | None]) -> tuple[np.ndarray, list[b
     return numbers, lines
 
 
-def read_jsonl(source: SourceFile, columns: Sequence[str] | None, keep: np.ndarray | None = None) -> Iterator[Chunk]:
-    """Read a file; with `columns`, flat rows are tables of them. Rows that are not kept (bool, by row) have no place in
-    a table; what lies behind the end of `keep` is read, because the file has changed.
+def read_jsonl(
+    source: SourceFile, columns: Sequence[str] | None, keep: np.ndarray | None = None, *, whole: bool = False
+) -> Iterator[Chunk]:
+    """Read a file; with `columns`, flat rows are tables of them, with `whole`, flat rows and plain conversations are
+    tables of all they have. Rows that are not kept (bool, by row) have no place in a table; what lies behind the end of
+    `keep` is read, because the file has changed.
     """
     calm_allocator()
     start, number = 0, 1
-    scanned = _scanner(columns, keep) if columns and source.bytes >= LARGE else None
+    scanned = _scanner(columns, keep, whole) if (columns or whole) and source.bytes >= LARGE else None
     for run in whole_lines(blocks(source)):
         found = scanned(run, number, start) if scanned is not None and run is not None else None
         if found is None:
@@ -74,41 +77,48 @@ def read_jsonl(source: SourceFile, columns: Sequence[str] | None, keep: np.ndarr
 
 
 def _scanner(
-    columns: Sequence[str], keep: np.ndarray | None
+    columns: Sequence[str] | None, keep: np.ndarray | None, whole: bool
 ) -> Callable[[bytes, int, int], tuple[list[Chunk], int] | None]:
     """A function of (lines, number of the first line, number of the first row) that scans flat lines into tables of
-    these columns and parses those between; it returns the chunks and how many lines, or None where all of them had
-    better be parsed.
+    these columns (all of them where `whole` rows are asked for) and parses those between; it returns the chunks and how
+    many lines, or None where all of them had better be parsed.
     """
-    from lpt_data.io.flat import Keys, scan  # numba, which small inputs do without
+    from lpt_data.io import chats, flat  # numba, which small inputs do without
 
-    keys: Keys | None = None
+    keys: flat.Keys | None = None
+
+    def scan(run: bytes) -> tuple[flat.Scan | chats.Chats | None, Sequence[str]]:
+        nonlocal keys
+        first = run.lstrip().partition(b"\n")[0]
+        if whole and keys is None and chats.begins(first):
+            return chats.scan(run), (chats.COLUMN,)
+        keys = keys or flat.Keys.of(first)
+        names = keys.names if whole and keys is not None else columns or ()
+        if keys is None or not set(names) <= set(keys.names):
+            return None, names
+        return flat.scan(run, keys), names
 
     def scanned(run: bytes, number: int, start: int) -> tuple[list[Chunk], int] | None:
         nonlocal keys
-        keys = keys or Keys.of(run.lstrip().partition(b"\n")[0])
-        if keys is None or not set(columns) <= set(keys.names):
-            keys = None
-            return None
-        found = scan(run, keys)
+        found, names = scan(run)
         if found is None:
             keys = None
             return None
-        flat = found.flat(columns)
-        cuts = [0, *(np.flatnonzero(flat[1:] != flat[:-1]) + 1).tolist(), len(flat)]
+        taken = found.flat(names)
+        cuts = [0, *(np.flatnonzero(taken[1:] != taken[:-1]) + 1).tolist(), len(taken)]
         if len(cuts) > MOST_CUTS:
             keys = None
             return None
         chunks = []
-        for first, last in itertools.pairwise(cuts) if len(flat) else ():
+        for first, last in itertools.pairwise(cuts) if len(taken) else ():
             part = slice(first, last)
             lines = number + found.numbers[part]
-            if flat[first]:
+            if taken[first]:
                 offsets = np.arange(start + first, start + last)
                 kept = None if keep is None or start + last > len(keep) else keep[offsets]
                 if kept is not None:
                     offsets, lines = offsets[kept], lines[kept]
-                table, types = found.table(part, columns, kept), found.types(part)
+                table, types = found.table(part, names, kept), found.types(part)
                 chunks.append(Chunk(offsets, lines, table, None, [], last - first, types))
             else:
                 bounds = zip(found.starts[part].tolist(), found.ends[part].tolist(), strict=True)

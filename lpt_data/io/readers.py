@@ -26,11 +26,13 @@ from manifests.errors import BadInputError
 ROWS = 2048  # rows of a chunk where the format has no natural one
 
 
-def read(source: SourceFile, columns: Sequence[str] | None = None) -> Iterator[Chunk]:
+def read(source: SourceFile, columns: Sequence[str] | None = None, *, whole: bool = False) -> Iterator[Chunk]:
     """Read a file chunk by chunk; `columns` lets a Parquet reader leave the others on disk, and a JSONL reader yield
-    tables of flat rows instead of dicts.
+    tables of flat rows instead of dicts; with `whole` it yields tables of whole rows, where they are plain.
     """
     calm_allocator()
+    if whole and source.format == "jsonl":
+        return read_jsonl(source, None, whole=True)
     return READERS[source.format](source, columns)
 
 

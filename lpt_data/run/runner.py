@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpt_data.io.sources import expand
-from lpt_data.option_values import check_names
+from lpt_data.keys import NORMALISERS
+from lpt_data.mix_spec import MADE_COLUMNS
+from lpt_data.option_values import check_names, text
 from lpt_data.progress import Progress, silent
 from lpt_data.run.gates import Gate, check_policy, gate
 from lpt_data.run.recipe import Recipe, StageSpec
@@ -27,6 +29,8 @@ from manifests.files import make_folder
 
 if TYPE_CHECKING:
     from manifests.catalog import Catalog
+
+KEYED = ("split", "pairs", "drop", "audit", "admit")  # stages whose `key` is a canonical one
 
 
 @dataclass(frozen=True)
@@ -153,8 +157,22 @@ class Flow:
             for ref in self.refers(spec):
                 if ref.partition(".")[0] not in self.recipe.made:
                     self._check_there(ref, spec)
+            self._check_key(spec)
         self._check_outputs(stages[:end])
         return list(stages[start:end])
+
+    def _check_key(self, spec: StageSpec) -> None:
+        """Refuse a canonical key that is neither a normaliser nor a column that comes in or that a mixture adds."""
+        key = spec.options.get("key")
+        if spec.kind not in KEYED or key is None or text(key, f"{spec.where}: key") in NORMALISERS:
+            return
+        columns = {name for source in self.recipe.inputs.values() if source.paths for name in source.open().columns}
+        if key not in columns | set(MADE_COLUMNS):
+            raise UsageError(
+                f"{spec.where}: no normaliser and no column has the name of its key",
+                seen=f"{key}; columns: {', '.join(sorted(columns))}",
+                next=f"key: {', '.join(NORMALISERS)} or a column",
+            )
 
     def refers(self, spec: StageSpec) -> tuple[str, ...]:
         """Return the references of a stage, of rows that it reads and of rows that it compares with."""

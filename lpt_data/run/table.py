@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpt_data import works
 from lpt_data.config import BoilerplateConfig, CleanConfig, DecontaminateConfig, DedupConfig, PairsConfig, SplitConfig
-from lpt_data.option_values import config_of, text, texts
+from lpt_data.option_values import config_of, named_files, text, texts
 from lpt_data.progress import Progress
 from lpt_data.run.meaning import semantic_config, with_semantics
 from lpt_data.stage import StageReport, Work
@@ -367,15 +367,7 @@ def named_benchmarks(options: Options) -> dict[str, tuple[str, ...]]:
     told = options.get("benchmark") or {}
     if isinstance(told, dict):
         return {str(name): texts(paths, f"benchmark {name}") for name, paths in told.items()}
-    found: dict[str, tuple[str, ...]] = {}
-    for pair in texts(told, "benchmark"):
-        name, equals, path = pair.partition("=")
-        if not name or bool(equals) != bool(path):
-            raise UsageError("a benchmark is NAME=PATH", seen=pair, next="benchmark: {gsm8k: test.jsonl}")
-        if name in found and bool(found[name]) != bool(path):
-            raise UsageError("a benchmark is named with a file and without one", seen=name, next="one of the two")
-        found[name] = (*found.get(name, ()), path) if path else ()
-    return found
+    return named_files(texts(told, "benchmark"), "benchmark", advice="benchmark: {gsm8k: test.jsonl}", bare=True)
 
 
 def _fields(config: Any, *without: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from trl import DPOConfig, DPOTrainer, KTOTrainer, SFTTrainer
 from trl import KTOConfig as TrlKTOConfig
 from trl import SFTConfig as TrlSFTConfig
 
-from lpt_train.adapters import lora_config, parameter_report
+from lpt_train.adapters import lora_config, parameter_report, report_line
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.checkpoint import save_checkpoint
 from lpt_train.config import SFTConfig, to_mapping
@@ -110,9 +110,9 @@ def train(
     what TRL refuses, and `LptError` when the loss or a gradient is not finite.
     """
     algorithm, out = ALGORITHMS[type(config)], Path(out)
-    _check_can_run(config, resume)
-    check_trains(split, algorithm.name)
     place = placement(config.run.device, config.run.dtype)
+    _check_can_run(config, place, resume)
+    check_trains(split, algorithm.name)
     source = resolve(config.model, out, seed=config.run.seed)
     tokenizer = load_tokenizer(source)
     renderer = Renderer(tokenizer, max_length=config.max_length)
@@ -133,7 +133,7 @@ def train(
         tokenized_id=work.tokenized_id, catalog=catalog,
         engine={"name": "trl", "version": metadata.version("trl"), "options": _plain(told)},
     )  # fmt: skip
-    run.notes += work.notes + split_notes(split, eval_split)
+    run.notes += work.notes + split_notes(split, eval_split, config.max_length)
     observer = Observer(trainer, work, algorithm, config, run, proof, tokenizer, progress)
     trainer.add_callback(observer)
     with run.guarded(proof) as stop:
@@ -148,7 +148,7 @@ def train(
     )  # fmt: skip
 
 
-def _check_can_run(config: Config, resume: bool) -> None:
+def _check_can_run(config: Config, place: Placement, resume: bool) -> None:
     version = metadata.version("trl")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise UsageError("TRL is too old for --engine trl", seen=version, next="pip install -U 'lpt[trl]'")
@@ -157,11 +157,13 @@ def _check_can_run(config: Config, resume: bool) -> None:
             "a run of --engine trl is not resumed: TRL goes on from pickles, which are not written here",
             seen="--resume", next="start a new run with --model set to this one, or train with --engine lean",
         )  # fmt: skip
-    check_options(config)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or torch.cuda.device_count() > 1:
+    cuda = place.device.type == "cuda"
+    check_options(config, cuda=cuda)
+    processes, gpus = int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.device_count() if cuda else 0
+    if processes > 1 or gpus > 1:
         raise RefusedError(
-            "--engine trl runs in one process on one device", next="start it once, with CUDA_VISIBLE_DEVICES=0",
-            seen=f"{os.environ.get('WORLD_SIZE', '1')} processes, {torch.cuda.device_count()} GPUs",
+            "--engine trl runs in one process on one device", seen=f"{processes} processes, {gpus} GPUs",
+            next="start it once, with CUDA_VISIBLE_DEVICES=0",
         )  # fmt: skip
 
 
@@ -224,6 +226,8 @@ class Observer(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure what the run starts from."""
         self.speed = Speed(0, self.work.steps)
+        if (begin := getattr(self.progress, "begin", None)) is not None:
+            begin(report_line(parameter_report(self.trainer.model)))
         if self.work.held_out:
             self.run.log(0, evaluate(self.trainer, self.work, self.algorithm))
 

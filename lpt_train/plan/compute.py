@@ -79,8 +79,3 @@ def plan_compute(
         "chinchilla_tokens": wanted, "tokens_per_parameter": tokens / shape.parameters,
         "over_training": tokens / wanted,
     }  # fmt: skip
-
-
-def mfu_of(shape: ModelShape, tokens_per_second: float, gpu: GPU, *, gpus: int = 1, **how: Any) -> float:
-    """The share of the peak that a measured speed is; `how` as in `flops_per_token`."""
-    return tokens_per_second * flops_per_token(shape, **how).model / (gpu.teraflops * 1e12 * gpus)

@@ -13,7 +13,7 @@ from manifests.errors import UsageError
 
 RUNGS = tuple(dict.fromkeys(name for _, name, _ in LADDER))
 # Rows of a micro-batch for each that per_device_train_batch_size counts, by algorithm.
-_ROWS = {"sft": 1, "dpo": 2, "simpo": 2, "cpo": 2, "orpo": 2, "kto": 1, "grpo": 1, "ppo": 1}
+_ROWS = {"sft": 1, "dpo": 2, "simpo": 2, "cpo": 2, "orpo": 2, "kto": 1, "reward": 2, "grpo": 1, "ppo": 1}
 _SAMPLING = ("grpo", "ppo")
 
 
@@ -31,8 +31,7 @@ def workload_of(algorithm: str, config: Any, *, length: int = 0, on_cuda: bool =
     row = length or longest_row(algorithm, config)
     half = config.run.dtype in ("auto", "bfloat16") if on_cuda else config.run.dtype == "bfloat16"
     execution = getattr(config, "execution", "eager")
-    drawn = config.lora.use_peft and config.lora.lora_dropout > 0
-    graph = on_cuda and half and not drawn and execution in ("auto", "graph")
+    graph = on_cuda and half and execution in ("auto", "graph")
     work = of_options(
         config, tokens=config.per_device_train_batch_size * _ROWS[algorithm] * row, width=2 if half else 4,
         compiled=graph or (on_cuda and execution == "compiled"), kept_gradients=graph, on_cuda=on_cuda,
@@ -114,6 +113,7 @@ def config_of(algorithm: str) -> type[Any]:
     from lpt_train.config_grpo import GRPOConfig
     from lpt_train.config_kto import KTOConfig
     from lpt_train.config_preference import PreferenceConfig
+    from lpt_train.config_reward import RewardConfig
 
-    own = {"sft": SFTConfig, "kto": KTOConfig, "grpo": GRPOConfig, "ppo": GRPOConfig}
+    own = {"sft": SFTConfig, "kto": KTOConfig, "reward": RewardConfig, "grpo": GRPOConfig, "ppo": GRPOConfig}
     return own.get(algorithm, PreferenceConfig)

@@ -10,6 +10,7 @@ Left out: words for numbers, scientific notation. A gold answer that is no integ
 
 from __future__ import annotations
 
+import functools
 import re
 from fractions import Fraction
 
@@ -35,7 +36,8 @@ def _value(text: str, match: re.Match[str]) -> Fraction | None:
     if len(over) + len(under) > MAX_DIGITS or int(under) == 0:
         return None
     sign = _SIGN.search(text[max(0, match.start() - 3) : match.start()])
-    value = Fraction(over) / int(under)
+    plain = under == "1" and "." not in over  # most numbers, and four times as fast
+    value = Fraction(int(over)) if plain else Fraction(over) / int(under)
     return -value if sign and (sign[1] or sign[2]) in "-\u2212" else value
 
 
@@ -86,6 +88,7 @@ def read_number(completion: str) -> Fraction | None:
     return last_number(text)
 
 
+@functools.lru_cache(4096)
 def gold(answer: str) -> int | None:
     """The integer of a gold answer: the whole text, or what follows its last ``####``; None where that is no
     integer."""

@@ -2,10 +2,11 @@
 goes on.
 
 Whatever a reward does, each item ends as a finite number or as None with a reason; None is "could not score", is
-counted and is never a reward of 0. Items travel in small batches; when a batch raises, overruns its time or kills
-its process, its items are tried again one by one, so that one bad completion costs only itself. A result of the
-wrong length has no such cure (which value belongs to which completion is unknown): the batch is unscorable, and at
-the start of a run it is an error.
+counted and is never a reward of 0. Items travel in small batches; what a batch leaves unscored because it raises,
+overruns its time or kills its process is tried again one by one, so that one bad completion costs only itself. A
+result of the wrong length has no such cure (which value belongs to which completion is unknown): the batch is
+unscorable, and at the start of a run it is an error. Where a verifier answers in microseconds the messages grow, or
+most of the time would go into them; a user's function always sees as many completions at once as before.
 
 Reasons: ``time_limit_passed``, ``process_ended``, ``error_raised``, ``memory_limit_reached``, ``wrong_length``,
 ``not_finite``, ``not_a_number``, ``no_score_given`` (the verifier cannot read the gold answer, or a function
@@ -28,7 +29,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from lpt_train.rewards import FROM_RECORD, REWARDS, RewardTerm
 from lpt_train.rewards import worker as worker_module
@@ -36,14 +37,15 @@ from lpt_train.rewards.log import BoundedLog
 from lpt_train.rewards.worker import HEADER, frame
 from manifests.errors import BadInputError
 
-BATCH = 16  # items of one message
+BATCH = 16  # items of one message, and of a user's function always
+MOST, MOST_TEXT = 512, 1 << 15  # items, and characters, of a message to a fast verifier: a pipe takes it whole
+QUICK, SLOW = 0.01, 0.1  # seconds of a message, below which the next ones have twice the items, and above which half
 START_SECONDS = 60.0  # for a worker to import the reward's module
 MAX_REPLY = 8 << 20  # bytes; a reply holds a few numbers and one short message, or completions that a verifier wrote
 READ = 1 << 20  # bytes at a time
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One completion to score, with the answer and the verifier's name that travel with its record."""
 
     completion: str
@@ -74,6 +76,7 @@ class _Worker:
     folder: Path  # its temporary files, and those of what it starts
     buffer: bytearray = field(default_factory=bytearray)
     job: _Job | None = None
+    asked_at: float = 0.0
     deadline: float = 0.0
     ended: bool = False
 
@@ -105,6 +108,7 @@ class RewardPool:
         self._log = BoundedLog(log) if log is not None else None
         self._folder = tempfile.TemporaryDirectory(prefix="lpt-rewards-", ignore_cleanup_errors=True)
         self._workers: list[_Worker] = []
+        self._sizes: dict[tuple[int, str], int] = {}  # (term, what is asked) -> items of the next message
         try:
             for _ in range(workers):
                 self._workers.append(self._start())
@@ -132,7 +136,8 @@ class RewardPool:
         """One score per item, in order; never raises for what a reward does."""
         values: list[list[float | None]] = [[None] * len(self.terms) for _ in items]
         reasons = [""] * len(items)
-        jobs = [job for term in range(len(self.terms)) for job in _batches(term, len(items), "score")]
+        whole = list(range(len(items)))
+        jobs = [_Job(term, whole) for term in range(len(self.terms)) if items]
         for job, answered, why in self._answered(jobs, items):
             for item, value, reason in zip(job.items, answered, why, strict=True):
                 values[item][job.term] = value
@@ -146,25 +151,58 @@ class RewardPool:
         For a pool of one term, the record's verifier.
         """
         found: list[tuple[Any, str]] = [(None, "")] * len(items)
-        for job, answered, why in self._answered(_batches(0, len(items), function), items):
+        jobs = [_Job(0, list(range(len(items))), function)] if items else []
+        for job, answered, why in self._answered(jobs, items):
             for item, value, reason in zip(job.items, answered, why, strict=True):
                 found[item] = (value, reason)
         return found
 
     def _answered(self, todo: Iterable[_Job], items: Sequence[Item]) -> Iterator[tuple[_Job, list[Any], list[str]]]:
-        """Run jobs and yield what each came to; one that fails as a whole is tried again item by item."""
+        """Run jobs, cut into messages, and yield what each message came to; items that fail in one of several are tried
+        again alone.
+        """
         jobs = deque(todo)
         while jobs or any(worker.job is not None for worker in self._workers):
             self._assign(jobs, items)
             for worker, reply in self._wait():
                 job, worker.job = worker.job, None
                 assert job is not None
-                if len(job.items) > 1 and set(reply["reasons"]) & _RETRIED:
-                    jobs.extendleft(_Job(job.term, [item], job.asked) for item in reversed(job.items))
-                    continue
-                for reason in filter(None, reply["reasons"] if reply["detail"] else ()):
-                    self.examples.setdefault(reason, reply["detail"])
-                yield job, reply["values"], reply["reasons"]
+                values, reasons = reply["values"], reply["reasons"]
+                again = [i for i, reason in enumerate(reasons) if reason in _RETRIED] if len(job.items) > 1 else []
+                if again:
+                    if len(again) == len(job.items):
+                        self._sizes.pop((job.term, job.asked), None)
+                    jobs.extendleft(_Job(job.term, [job.items[i]], job.asked) for i in reversed(again))
+                    left = sorted(set(range(len(job.items))).difference(again))
+                    job = _Job(job.term, [job.items[i] for i in left], job.asked)
+                    values, reasons = [values[i] for i in left], [reasons[i] for i in left]
+                else:
+                    self._settle(job, time.monotonic() - worker.asked_at)
+                    for reason in filter(None, reasons if reply["detail"] else ()):
+                        self.examples.setdefault(reason, reply["detail"])
+                yield job, values, reasons
+
+    def _settle(self, job: _Job, seconds: float) -> None:
+        """Let the next messages of a kind have more or fewer items, by the time that one of full size took."""
+        size = self._size(job)
+        if seconds > SLOW and len(job.items) > BATCH:
+            self._sizes[job.term, job.asked] = max(BATCH, size // 2)
+        elif seconds < QUICK and len(job.items) >= size and not self.terms[job.term].is_function:
+            self._sizes[job.term, job.asked] = min(MOST, 2 * size)
+
+    def _size(self, job: _Job) -> int:
+        return self._sizes.get((job.term, job.asked), BATCH)
+
+    def _cut(self, job: _Job, items: Sequence[Item]) -> tuple[_Job, _Job | None]:
+        """The next message of a job, and what is left of it."""
+        size, text = min(self._size(job), len(job.items)), 0
+        for end, item in enumerate(job.items[:size]):
+            text += len(items[item].completion) + len(items[item].answer)
+            if text > MOST_TEXT and end >= BATCH:
+                size = end
+                break
+        rest = _Job(job.term, job.items[size:], job.asked) if size < len(job.items) else None
+        return _Job(job.term, job.items[:size], job.asked), rest
 
     def check(self, probes: Sequence[Item] = ()) -> None:
         """Runs the canaries of each verifier in use and, for a function, a batch of probes out of the data.
@@ -256,7 +294,9 @@ class RewardPool:
             if worker.process.poll() is not None:
                 _kill(worker)
                 worker = self._workers[position] = self._start()
-            worker.job = jobs.popleft()
+            worker.job, rest = self._cut(jobs.popleft(), items)
+            if rest is not None:
+                jobs.appendleft(rest)
             chosen = [items[i] for i in worker.job.items]
             columns = {
                 "completions": [item.completion for item in chosen],
@@ -264,7 +304,8 @@ class RewardPool:
                 "verifiers": [item.verifier for item in chosen],
                 "prompts": [item.prompt for item in chosen],
             }
-            worker.deadline = time.monotonic() + self.seconds
+            worker.asked_at = time.monotonic()
+            worker.deadline = worker.asked_at + self.seconds
             _send(
                 worker, frame({"term": worker.job.term, "asked": worker.job.asked, "columns": columns}), worker.deadline
             )
@@ -291,10 +332,6 @@ class RewardPool:
             _kill(worker)
             done.append((worker, {"values": [None] * n, "reasons": [reason] * n, "detail": ""}))
         return done
-
-
-def _batches(term: int, n: int, asked: str) -> list[_Job]:
-    return [_Job(term, list(range(start, min(start + BATCH, n))), asked) for start in range(0, n, BATCH)]
 
 
 def _readable(workers: Iterable[_Worker], seconds: float) -> list[IO[bytes] | None]:

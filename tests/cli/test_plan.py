@@ -67,6 +67,17 @@ def test_ppo_has_four_models_and_the_cache_of_its_rollouts(capsys, seven):
     assert report["ways"]["lora"]["moving"]["key-value cache"] == 256 * 5120 * report["kv_bytes_per_token"]
 
 
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "simpo", "cpo", "orpo", "kto", "reward", "grpo", "ppo"])
+def test_every_algorithm_has_a_plan_with_its_own_settings(capsys, algorithm):
+    code, out, _ = lpt(
+        capsys, f"memory --model tiny --algorithm {algorithm} --set per_device_train_batch_size=8 --json"
+    )
+    report = json.loads(out)
+    rows = 2 if algorithm in ("dpo", "simpo", "cpo", "orpo", "reward") else 1
+    assert code == 0
+    assert report["tokens"] == 8 * rows * report["row"]
+
+
 def test_what_gives_way_is_said_and_longer_rows_take_more(capsys, seven):
     code, out, err = lpt(capsys, f"memory --model {seven} --memory-gb 40 --set max_length=2048")
     assert code == 0
@@ -89,12 +100,23 @@ def test_compute_is_a_table_and_an_object(capsys, seven):
     assert lora["scope"] == "lora"
 
 
+def test_rollouts_say_what_waits(capsys, seven):
+    line = f"rollouts --model {seven} --tokens 64 --max-tokens 128 --tool-calls 4 --tool-seconds 1 --tool-workers 4"
+    _, out, err = lpt(capsys, line)
+    assert "tools" in out
+    assert "waits for workers" in err
+    report = json.loads(lpt(capsys, f"{line} --lora 8 --forward-passes 1 --json")[1])
+    assert report["parts"]["tools"]["seconds"] == 256
+    assert report["parts"]["references"]["seconds"] > 0
+
+
 @pytest.mark.parametrize(
     ("line", "code", "text"),
     [("memory --model tiny --gpu k80", 2, "no GPU of that name"), ("memory --model ./nowhere", 5, "config.json"),
      ("memory --model tiny --set max_lenght=3", 2, "max_length"), ("memory --model tiny --memory-gb 0", 2, "no memory"),
      ("memory --model tiny --set lora_target_modules=q_porj", 2, "q_porj"),
      ("compute --model tiny --tokens -1", 2, "positive"), ("compute --model tiny --tokens 1e9 --mfu 30", 2, "share"),
+     ("rollouts --model tiny --tokens 90 --max-tokens 64", 2, "above the limit"),
      ("compute --model tiny --tokens nan", 2, "positive")],
 )  # fmt: skip
 def test_errors_have_three_parts(line, code, text):

@@ -233,6 +233,21 @@ def test_a_read_only_catalog_can_be_asked_but_not_written(tmp_path, sealed):
         refused(invoke("catalog", "rebuild", cwd=sealed), 5, "Read-only")
 
 
+def test_a_catalog_that_lost_an_object_is_made_again_without_it_and_says_so(tmp_path):
+    long_rows(tmp_path / "in.jsonl", n=3)
+    for name in ("a", "b"):
+        done = invoke("data", "dedup", "in.jsonl", "--out", f"{name}.jsonl", "--json", cwd=tmp_path)
+        assert done.code == 0, done.stderr
+    gone = done.json["object"]
+    (tmp_path / ".lpt/objects" / gone[:2] / f"{gone[2:]}.json").unlink()
+    (tmp_path / ".lpt/catalog.duckdb").unlink()
+    outcome = invoke("catalog", "rebuild", "--json", cwd=tmp_path)
+    assert (outcome.code, outcome.json["unreadable"]) == (5, [gone])
+    assert gone[:16] in outcome.stderr
+    rows = invoke("sql", "select output from v_stage", "--json", cwd=tmp_path).json["rows"]
+    assert [row["output"] for row in rows] == ["a.jsonl"]
+
+
 def test_an_output_is_never_an_input_nor_a_folder_nor_of_no_format(tmp_path):
     long_rows(tmp_path / "in.jsonl", n=3)
     (tmp_path / "folder.jsonl").mkdir()

@@ -11,6 +11,7 @@ import pytest
 from command_line import LPT, invoke, refused, unchanged
 
 from cli.train import exit_code
+from manifests.catalog import Catalog
 
 SMALL = ("--set", "lora_r=2", "--set", "per_device_train_batch_size=2")
 
@@ -66,3 +67,34 @@ def test_grpo_measures_on_a_split_that_does_not_train(place, model, tmp_path):
     assert outcome.code == 0, outcome.stderr
     assert outcome.json["metrics"]["eval_n"] == [6.0, 6.0]
     assert not [note for note in outcome.json["notes"] if "evaluated" in note]
+
+
+def test_the_length_that_a_split_was_admitted_for_is_taken_where_none_is_typed(place, model, tmp_path):
+    """`chats` was admitted for 128 tokens."""
+    run = ("train", "sft", "--admitted", "chats:train", "--model", model, "--set", "max_steps=1", *SMALL, "--json")
+    taken = invoke(*run, "--out", tmp_path / "taken", cwd=place)
+    assert taken.code == 0, taken.stderr
+    assert taken.json["config"]["max_length"] == 128
+    assert taken.json["notes"][0] == "max_length 128, for which chats@1:train was admitted"
+    typed = invoke(*run, "--out", tmp_path / "typed", "--set", "max_length=256", cwd=place)
+    assert typed.json["config"]["max_length"] == 256
+    assert "chats@1:train was admitted with max_length 128; this run has 256" in typed.json["notes"]
+    alike = invoke(*run, "--out", tmp_path / "alike", "--set", "max_length=128", cwd=place)
+    assert not [note for note in alike.json["notes"] if "max_length" in note]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes((place / "chats.jsonl").read_bytes())
+    unasked = invoke("train", "sft", "--unadmitted", rows, *run[4:], "--out", tmp_path / "loose", cwd=place)
+    assert unasked.json["config"]["max_length"] == 1024
+
+
+def test_records_of_stages_and_runs_say_the_command_and_the_ids_of_data_do_not(place, model, tmp_path):
+    dedup = ("data", "dedup", "chats.jsonl", "--key", "row", "--out")
+    first = invoke(*dedup, tmp_path / "a.jsonl", "--json", cwd=place)
+    second = invoke(*dedup, tmp_path / "b.jsonl", "--json", cwd=place)
+    assert first.json["content_root"] == second.json["content_root"]
+    assert first.json["stage_id"] == second.json["stage_id"]
+    record = Catalog.open(place / ".lpt").get(first.json["object"])
+    assert record["command"] == ["lpt", *map(str, dedup), str(tmp_path / "a.jsonl"), "--json"]
+    run = ("train", "sft", "--admitted", "chats:train", "--model", model, "--set", "max_steps=1", *SMALL, "--json")
+    ran = invoke(*run, "--out", tmp_path / "run", cwd=place)
+    assert ran.json["command"] == ["lpt", *map(str, run), "--out", str(tmp_path / "run")]

@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -288,6 +290,41 @@ def test_the_same_again_is_reused_and_another_policy_is_another_version(catalog,
     assert (second.version, second.reused, second.same_content_as) == (2, False, "chats@1")
     assert second.body["supersedes"] == first.manifest_id
     assert sorted(p.name for p in catalog.splits_dir.iterdir()) == ["chats@1", "chats@2"]
+
+
+def test_the_same_at_once_is_one_version_and_another_set_has_its_own(catalog, files, tmp_path):
+    other = {"train": [write(tmp_path / "more.jsonl", [*TRAIN, chat("one more", "yes")])], "test": files["test"]}
+    starts = threading.Barrier(4)
+
+    def one(given: dict[str, list[str]]) -> Admission:
+        mine = Catalog.open(catalog.directory)
+        starts.wait()
+        return admit("chats", "sft", given, catalog=mine)
+
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(one, [files, files, other, files]))
+    recorded = list(catalog.find("lpt.admission/1", name="chats"))
+    # The other one may have come between: what is reused is the newest version alone.
+    assert {admission.manifest_id for admission in made} == {found for found, _ in recorded}
+    assert 2 <= len(recorded) <= 3
+    assert len({roots(admission)["train"] for admission in made}) == 2
+    assert sum(not admission.reused for admission in made) == len(recorded)
+    assert all(verify(load_manifest(catalog, f"chats@{body['version']}")).ok for _, body in recorded)
+    assert not list(catalog.splits_dir.glob(".tmp-*"))
+
+
+def test_the_same_four_times_at_once_is_one_version(catalog, files):
+    starts = threading.Barrier(4)
+
+    def one(_: int) -> Admission:
+        mine = Catalog.open(catalog.directory)
+        starts.wait()
+        return admit("chats", "sft", files, catalog=mine)
+
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(one, range(4)))
+    assert {(admission.version, admission.manifest_id) for admission in made} == {(1, made[0].manifest_id)}
+    assert sorted(admission.reused for admission in made) == [False, True, True, True]
 
 
 def test_a_damaged_folder_is_not_reused(catalog, files):

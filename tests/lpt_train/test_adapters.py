@@ -261,6 +261,25 @@ def test_dropout_is_drawn_anew_in_each_step_and_not_in_evaluation(tiny):
     assert torch.equal(run.row_logprobs(rows), run.row_logprobs(rows))
 
 
+def test_dropout_that_is_drawn_twice_is_known(tiny):
+    """A recording cannot draw the same mask again: such a model runs compiled on a GPU, and says so."""
+    from lpt_train.recompute import checkpoint_layers
+
+    def twice(model, again=0):
+        run = MicroBatch(
+            model, placement("cpu"), lambda logp_N, *_: (logp_N.sum(), {}), execution="eager", longest=64,
+            most_tokens=64, most_rows=2, pad_id=0,
+        )  # fmt: skip
+        checkpoint_layers(model, again)
+        return run.draws_twice()
+
+    assert not twice(attach(load_model(str(tiny)), Lora(lora_r=2, lora_dropout=0.5)))
+    assert not twice(attach(load_model(str(tiny)), Lora(lora_r=2)), again=1)
+    assert twice(attach(load_model(str(tiny)), Lora(lora_r=2, lora_dropout=0.5)), again=1)
+    untied = llama(tie_word_embeddings=False)
+    assert twice(attach(untied, Lora(lora_r=2, lora_dropout=0.5, lora_target_modules="q_proj,lm_head")))
+
+
 def test_dropout_of_an_adapted_head_is_the_same_in_the_backward_pass():
     """The head is projected once more on the way back: another mask there would be the gradient of another function."""
     from lpt_train.heads import head_logprobs
@@ -301,6 +320,7 @@ def test_the_report_counts_by_hand():
     }  # fmt: skip
     assert sum(entry["parameters"] for entry in kinds.values()) == factors
     assert report_line(report).startswith("928 of ")
+    assert parameter_report(attach(llama(), Lora(lora_r=2)), "sgd")["optimizer_bytes"] == 0
     dora = parameter_report(attach(llama(), Lora(lora_r=2, use_dora=True)))
     assert dora["trainable_parameters"] == factors + 2 * (16 + 8 + 8 + 16 + 24 + 24 + 16)
     whole = parameter_report(llama())

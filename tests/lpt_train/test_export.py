@@ -173,6 +173,18 @@ def test_a_quantised_base_is_decoded_before_merging(tiny, sft_split, tmp_path):
     assert any("codes" in note for note in made.notes)
     alone = export(str(run), tmp_path / "alone")
     assert any("four bits" in note for note in alone.notes)
+    told: dict = {}
+    card = (
+        (alone.path / "README.md")
+        .read_text()
+        .split("```python\n")[1]
+        .split("```")[0]
+        .replace('"."', repr(str(alone.path)))
+    )
+    exec(card, told)  # what the card says loads the trained model
+    for part in told["model"].modules():
+        part.support_avx512bf16_for_cpu = False  # bitsandbytes cannot repack widths below 64
+    torch.testing.assert_close(logits(told["model"]), wanted, atol=1e-3, rtol=0)
 
 
 def test_weights_that_trained_whole_are_exported_as_they_are(tiny, sft_split, tmp_path):
@@ -243,6 +255,11 @@ def test_bad_input(tiny, run, tmp_path):
     ]:
         with pytest.raises((BadInputError, UsageError), match=what):
             export(source, tmp_path / out, **options)
+    reward = tmp_path / "reward"
+    reward.mkdir()
+    (reward / "adapter_config.json").write_text('{"base_model_name_or_path": "x", "task_type": "SEQ_CLS"}')
+    with pytest.raises(UsageError, match="reward model"):
+        export(str(reward), tmp_path / "o", merge=True)
     checkpoint = latest(run / "checkpoints")
     weights = load_file(checkpoint / "adapter_model.safetensors")
     save_file({name: value + 1 for name, value in weights.items()}, checkpoint / "adapter_model.safetensors")

@@ -150,7 +150,8 @@ def test_reward_models_by_recordings(tiny, tmp_path, ranking):
         ).body["metrics"]["loss"]
         for device in ("cpu", "cuda")
     ]
-    assert plain[0] == pytest.approx(plain[1], abs=1e-3)
+    assert plain[0][0] == pytest.approx(plain[1][0], abs=1e-4)
+    assert plain[0][1] == pytest.approx(plain[1][1], abs=2e-2)  # Adam's first steps follow the sign of what is rounded
 
 
 def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):
@@ -180,6 +181,14 @@ def test_a_recording_drops_other_inputs_each_time(tiny):
     model.eval()
     first, second = (run.row_logprobs(rows, "evaluation") for _ in range(2))
     assert torch.equal(first, second)
+
+
+def test_dropout_in_layers_that_are_computed_again_runs_compiled(tiny, sft_split, tmp_path):
+    options = {"lora_dropout": 0.2, "gradient_checkpointing": True}
+    result = train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
+    assert result.body["execution"] == "compiled"
+    assert any("lora_dropout" in note for note in result.notes)
+    assert result.body["proof"]["verdict"] == "effective"
 
 
 @pytest.mark.parametrize("options", [{}, {"use_bnb_nested_quant": True, "use_dora": True}], ids=str)
@@ -212,7 +221,7 @@ def test_codes_of_the_gpu_are_those_of_the_cpu():
                 weights.to(device), blocksize=64, quant_type="nf4", compress_statistics=nested
             )
             decoded.append(functional.dequantize_4bit(codes, state).cpu())
-        torch.testing.assert_close(*decoded, atol=1e-3, rtol=0)
+        torch.testing.assert_close(*decoded, atol=5e-2 if nested else 1e-5, rtol=0)
 
 
 def test_a_recorded_run_is_guarded_goes_back_and_tells_its_mfu(tiny, tmp_path, monkeypatch):

@@ -11,9 +11,10 @@ import torch
 
 from lpt_train.checkpoint_folders import latest
 from lpt_train.config import SFTConfig, from_mapping
+from lpt_train.models import placement
 from lpt_train.sft import train
 from lpt_train.tiny import make_tiny
-from manifests.errors import LptError
+from manifests.errors import LptError, RefusedError
 
 pytestmark = [
     pytest.mark.gpu,
@@ -81,6 +82,15 @@ def test_activations_on_the_host_run_compiled_and_say_so(tiny, sft_split, tmp_pa
     assert moved.body["metrics"]["loss"] == pytest.approx(plain.body["metrics"]["loss"], abs=2e-2)
 
 
+def test_dropout_in_layers_computed_again_runs_compiled_and_says_so(tiny, sft_split, tmp_path):
+    options = {"gradient_checkpointing": True, "lora_dropout": 0.2, "lora_r": 4}
+    result = train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
+    assert result.body["execution"] == "compiled"
+    assert any("does not go with gradient_checkpointing" in note for note in result.notes)
+    with pytest.raises(RefusedError, match="recording"):
+        train(config(tiny, execution="graph", **options), split=sft_split, out=tmp_path / "graph")
+
+
 def test_the_ladder_fits_a_budget_and_the_peak_is_recorded(sft_split, tmp_path):
     model = make_tiny(tmp_path / "model", hidden=256, layers=8)
     plain = train(config(model, execution="eager"), split=sft_split, out=tmp_path / "plain").body["memory"]
@@ -98,7 +108,7 @@ def test_running_out_is_answered_with_a_batch_that_then_runs(sft_split, tmp_path
     model = make_tiny(tmp_path / "model", hidden=512, layers=8)
     options = {"execution": "eager", "memory": "off", "per_device_train_batch_size": 16, "max_steps": 1}
     peak = train(config(model, **options), split=sft_split, out=tmp_path / "free").body["memory"]["measured_peak_bytes"]
-    torch.cuda.empty_cache()
+    placement("cuda")  # frees what that run left
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(0.6 * peak / total)
     try:

@@ -64,8 +64,8 @@ def test_every_rung_of_a_real_run_gives_the_same_weights(tiny, sft_split, tmp_pa
         memory = result.body["memory"]
         assert memory["rungs"]
         assert memory["fits"] == (memory["predicted"]["reserved_bytes"] <= memory["budget_bytes"])
-        assert any("so that the step fits" in note for note in result.notes)
-        assert (share != 0.01) or any("the run is tried as it is" in note for note in result.notes)
+        said = "so that the step fits" if memory["fits"] else "the run is tried"
+        assert sum(said in note and memory["rungs"][0] in note for note in result.notes) == 1
         assert weights(out) == weights(tmp_path / "plain")
         found.add(tuple(memory["rungs"]))
     assert len(found) > 1
@@ -98,7 +98,7 @@ def test_what_is_asked_for_is_done_and_what_is_off_is_not(tiny, sft_split, tmp_p
     off = {"memory": "off", "max_memory_gb": 1e-6}
     result = train(config(tiny, **off), split=sft_split, out=tmp_path / "off")
     assert result.body["memory"]["rungs"] == []
-    assert any("tried as it is" in note for note in result.notes)
+    assert any("the run is tried" in note for note in result.notes)
     no = {"gradient_checkpointing": False, "max_memory_gb": 1e-6}
     body = train(config(tiny, **no), split=sft_split, out=tmp_path / "no").body
     assert body["memory"]["work"]["checkpoint_every"] == 0
@@ -114,15 +114,17 @@ def test_options_are_checked(tiny, wrong):
         config(tiny, **wrong)
 
 
-def test_a_recording_and_activations_on_the_host_are_refused_together(tiny, sft_split, tmp_path):
+def test_what_does_not_go_with_recordings_leaves_them_and_says_so():
     run = MicroBatch.__new__(MicroBatch)
     run.way, run._asked, run.notes = "graph", "auto", []
-    run.keep_activations_on_host()
+    run.leave_recordings("activation_offloading", "why")
     assert run.way == "compiled"
-    assert "does not go with" in run.notes[0]
+    assert run.notes == ["execution=graph does not go with activation_offloading (why); compiled layers are used"]
+    run.leave_recordings("gradient_checkpointing", "why")
+    assert len(run.notes) == 1
     run.way, run._asked = "graph", "graph"
     with pytest.raises(RefusedError, match="recording"):
-        run.keep_activations_on_host()
+        run.leave_recordings("gradient_checkpointing", "why")
 
 
 def answer(tiny, split, out, memory: Fitted | None, **options) -> LptError:
@@ -176,6 +178,21 @@ def test_out_of_memory_before_the_first_step_is_answered_too(tiny, tmp_path, mon
     made = from_mapping(PreferenceConfig, {"model": str(tiny), "max_steps": 1, "lora_r": 4})
     with pytest.raises(LptError, match="not enough memory"):
         train_preference(made, split=split, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("options", "next_"),
+    [({"use_peft": False}, "use_peft=true"), ({}, "load_in_4bit=true"), ({"load_in_4bit": True}, "a smaller model")],
+)
+def test_weights_that_are_too_large_are_answered_too(tiny, sft_split, tmp_path, monkeypatch, options, next_):
+    def full(*_args, **_named):
+        raise OUT_OF_MEMORY
+
+    monkeypatch.setattr("lpt_train.adapters._loaded", full)
+    with pytest.raises(LptError, match="for the weights") as error:
+        train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
+    assert next_ in error.value.next
+    assert "lpt plan memory" in error.value.next
 
 
 def test_moments_move_to_the_host_when_the_ladder_says_so(tiny, sft_split, tmp_path, monkeypatch):

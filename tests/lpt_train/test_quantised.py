@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from train_cases import preferences, write_jsonl
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from lpt_train.adapter_folder import quantisation_of
 from lpt_train.adapters import load_for_training, parameter_report
@@ -164,6 +165,15 @@ def test_without_the_package_the_error_says_what_to_install(tiny, monkeypatch):
     with pytest.raises(UsageError, match="bitsandbytes") as error:
         load_for_training(str(tiny), Lora(**FOUR), placement("cpu"))
     assert "pip install" in error.value.next
+
+
+def test_a_model_that_would_hardly_get_smaller_is_refused():
+    from lpt_train.quantised import quantise
+
+    convolutions = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=40))
+    with pytest.raises(RefusedError, match="in no linear layer") as error:
+        quantise(convolutions, Lora(**FOUR), dtype=torch.float32, device=torch.device("cpu"))
+    assert "0 of" in error.value.seen
 
 
 def test_a_base_that_is_quantised_already_is_refused(tiny):

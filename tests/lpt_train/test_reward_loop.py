@@ -19,7 +19,7 @@ from lpt_train.admitted import load_split, load_unadmitted
 from lpt_train.checkpoint import read_provenance
 from lpt_train.checkpoint_folders import latest
 from lpt_train.models import load_tokenizer
-from lpt_train.packing import units_at
+from lpt_train.packing import epoch_order, units_at
 from lpt_train.reward_head import has_reward_head
 from lpt_train.reward_model import load_reward_model
 from lpt_train.reward_scores import RewardModel
@@ -273,6 +273,19 @@ def test_weights_that_go_astray_are_not_saved(tiny, pairs, tmp_path):
     with pytest.raises(LptError, match="not finite"):
         run(tiny, pairs, tmp_path / "run", max_steps=40, learning_rate=1e30, max_grad_norm=0)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "failed"
+
+
+def test_a_batch_that_would_spoil_the_weights_is_set_aside_by_name(tiny, tmp_path):
+    """A margin that someone typed with six zeros too many, in step 12 of 16."""
+    rows = [{**row, "margin": 0.0} for row in planted(32)]
+    spoiled = int(epoch_order(32, 42, 0)[22])
+    rows[spoiled]["margin"] = 1e6
+    split = split_of(tmp_path, rows)
+    result, _ = run(tiny, split, tmp_path / "run", max_steps=16, per_device_train_batch_size=2, spike_guard=True)
+    (entry,) = [json.loads(line) for line in (tmp_path / "run" / "quarantine.jsonl").read_text().splitlines()]
+    assert entry["reason"] == "loss_spike"
+    assert split.record_ids[spoiled] in json.dumps(entry)
+    assert result.status == "done"
 
 
 def test_splits_of_other_contracts_are_refused(tiny, pairs, tmp_path):

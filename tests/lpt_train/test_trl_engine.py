@@ -34,7 +34,7 @@ def lines(result) -> list[dict]:
 
 def both(lean, config_type, options, split, tmp_path, **more):
     """The records of one config through both engines."""
-    config = from_mapping(config_type, options | COMMON | {"model": str(options["model"])})
+    config = from_mapping(config_type, COMMON | options | {"model": str(options["model"])})
     found = [
         train(config, split=split, out=tmp_path / name, **more)
         for name, train in (("lean", lean.train), ("trl", trl.train))
@@ -65,10 +65,35 @@ def same(pairs, *names, abs=1e-4):
     "options",
     [
         {"use_peft": False, "max_steps": 8},
-        {"max_steps": 8, "gradient_accumulation_steps": 3, "lora_r": 4, "max_grad_norm": 0.05},
+        {
+            "max_steps": 8,
+            "gradient_accumulation_steps": 3,
+            "lora_r": 4,
+            "max_grad_norm": 0.05,
+            "lora_target_modules": "attention",
+            "lora_exclude_modules": "o_proj",
+            "init_lora_weights": "gaussian",
+        },
+        {
+            "max_steps": 8,
+            "lr_scheduler_type": "warmup_stable_decay",
+            "warmup_steps": 0,
+            "warmup_ratio": 0.25,
+            "num_decay_steps": 3,
+            "decay_type": "1-sqrt",
+            "min_lr_rate": 0.1,
+        },
+        {
+            "max_steps": 3,
+            "lr_scheduler_type": "cosine_with_min_lr",
+            "min_lr_rate": 0.2,
+            "optim": "sgd",
+            "gradient_checkpointing": True,
+            "learning_rate": 0.5,
+        },
         {"packing": True, "max_length": 96, "num_train_epochs": 2.5, "lr_scheduler_type": "cosine"},
     ],
-    ids=["every weight", "adapter, accumulated", "packed"],
+    ids=["every weight", "adapter, accumulated", "stable, then decay", "sgd, layers computed again", "packed"],
 )
 def test_sft_is_the_same_step_by_step(tiny, tmp_path, options):
     split = load_unadmitted(write_jsonl(tmp_path / "chats.jsonl", chats(24)), "sft")
@@ -178,6 +203,16 @@ def test_text_counts_every_token_but_the_first(tiny, tmp_path):
         (SFTConfig, {"execution": "eager"}, "execution"),
         (SFTConfig, {"logits_chunk": 64}, "logits_chunk"),
         (SFTConfig, {"seed": 2**32}, "seed"),
+        (SFTConfig, {"load_in_4bit": True}, "load_in_4bit"),
+        (SFTConfig, {"optim": "adamw_torch_offload"}, "optim"),
+        (SFTConfig, {"max_memory_gb": 3}, "max_memory_gb"),
+        (SFTConfig, {"activation_offloading": True, "device": "cpu"}, "GPU"),
+        (
+            SFTConfig,
+            {"gradient_checkpointing": True, "gradient_checkpointing_every": 2},
+            "gradient_checkpointing_every",
+        ),
+        (SFTConfig, {"init_lora_weights": "pissa"}, "reference"),
         (PreferenceConfig, {"loss_type": "simpo"}, "simpo"),
         (PreferenceConfig, {"label_smoothing": 0.1}, "label_smoothing"),
         (KTOConfig, {"per_device_train_batch_size": 1}, "TRL"),
@@ -193,6 +228,13 @@ def test_what_trl_does_not_have_is_refused_by_name(tiny, tmp_path, config_type, 
     assert refused.value.next
     assert refused.value.seen
     assert not (tmp_path / "run/run.json").exists()
+
+
+def test_several_processes_are_refused(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    split = load_unadmitted(write_jsonl(tmp_path / "chats.jsonl", chats(8)), "sft")
+    with pytest.raises(RefusedError, match="one process"):
+        trl.train(from_mapping(SFTConfig, {"model": str(tiny)}), split=split, out=tmp_path / "run")
 
 
 def test_each_option_is_the_same_in_trl_done_around_it_or_refused():

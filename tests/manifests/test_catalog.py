@@ -209,6 +209,24 @@ def test_one_damaged_object_does_not_hide_the_others_from_who_can_do_without_it(
     assert gone[:16] in catalog.notes[0]
 
 
+def test_rebuild_makes_the_index_without_what_is_gone_or_edited_and_names_it(catalog):
+    gone, edited, kept = (catalog.put(stage(number)) for number in (1, 2, 3))
+    catalog.objects.path(gone).unlink()
+    catalog.objects.path(edited).chmod(0o644)
+    catalog.objects.path(edited).write_bytes(b'{"type": "lpt.stage/1"}')
+    for log_too in (False, True):
+        if log_too:  # the objects are all there is
+            (catalog.directory / "events.jsonl").unlink()
+        again = Catalog.open(catalog.directory)
+        assert again.rebuild() == (1 if log_too else 3)
+        lost = {edited} if log_too else {gone, edited}
+        assert set(again.unreadable()) == lost
+        assert all(any(name[:16] in note for note in again.notes) for name in lost)
+        assert [name for name, _ in again.find("lpt.stage/1", strict=False)] == [kept]
+    catalog.objects.path(edited).unlink()
+    assert Catalog.open(catalog.directory).unreadable() == []
+
+
 def test_rebuild_says_which_decisions_are_gone_or_changed(catalog):
     for name in ("same", "gone", "changed"):
         path = catalog.decisions_path(name)

@@ -96,6 +96,7 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
         "--model tiny --tokens 1e6 --gpu h100 --price 2.5",
         {"flops", "gpu_hours", "cost", "tokens_per_second", "chinchilla_tokens", "over_training"},
     ),
+    "plan rollouts": ("--model tiny --max-tokens 64 --tokens 16 --price 2", {"parts", "seconds", "gpu_waits"}),
     "plan gpus": ("", {"gpus"}),
     "train settings": ("sft", None),
     "train sft": (f"--unadmitted chats.jsonl --model tiny --out runs/sft {SMALL}", RUN),

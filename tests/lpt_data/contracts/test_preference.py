@@ -11,10 +11,10 @@ import pytest
 
 from lpt_data.admit import admit
 from lpt_data.audit import AuditReport, audit
+from lpt_data.contracts.pair_facts import margin
 from lpt_data.contracts.preference import (
     empty_side,
     identical,
-    margin,
     mixed_prompts,
     prefix,
     role_fault,

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from lpt_data.audit import audit
+from lpt_data.batches import RecordBatch
 from lpt_data.contracts.rlvr import blank_answer, judge, perturbed
 from lpt_data.dataset import Dataset
 
@@ -31,6 +32,11 @@ def test_a_perturbed_answer_means_something_else(answer, other):
     assert perturbed(answer) == other
 
 
+def _batch(*records):
+    n = len(records)
+    return RecordBatch(range(n), records, [{}] * n, [b""] * n, range(1, n + 1), 0)
+
+
 def test_blank_answers():
     assert blank_answer({"answer": " \u200b"}) == "the answer is empty"
     assert blank_answer({"answer": "0"}) is None
@@ -47,7 +53,7 @@ def test_a_verifier_that_raises_on_a_wrong_answer_is_named_not_passed():
             return 0.0
 
     record = {"prompt": [{"role": "user", "content": "q"}], "answer": "7", "verifier": "fragile"}
-    results = judge([(record, {})], {"fragile": Fragile()})[0].results
+    results = judge(_batch(record), {"fragile": Fragile()}, {})[0].results
     assert results["rlvr.verifier.empty_accepted_share"] == "empty completion: raises IndexError: empty"
     assert results["rlvr.verifier.wrong_accepted_share"] is None
     assert "rlvr.verifier.gold_rejected_share" not in results  # it cannot write a completion, so it was not asked
@@ -65,7 +71,7 @@ def test_could_not_score_is_no_acceptance():
             return answer
 
     record = {"prompt": [{"role": "user", "content": "q"}], "answer": "7", "verifier": "unsure"}
-    results = judge([(record, {})], {"unsure": Unsure()})[0].results
+    results = judge(_batch(record), {"unsure": Unsure()}, {})[0].results
     assert results["rlvr.verifier.wrong_accepted_share"] is None
     assert results["rlvr.verifier.gold_rejected_share"] == "gold scores None on itself"
 

@@ -106,6 +106,10 @@ def test_keys_of_the_recipe_itself():
         ("admit", {"contract": "sft", "policy": "none.yaml"}, "policy cannot be read"),
         ("audit", {"contract": "sft", "max_length": "2k"}, "max_length"),
         ("drop", {"contract": "sft"}, "check"),
+        ("audit", {"contract": "sft", "key": "maths"}, "no normaliser and no column"),
+        ("admit", {"contract": "sft", "key": "message"}, "no normaliser and no column"),
+        ("split", {"test": 2, "key": "problem"}, "no normaliser and no column"),
+        ("audit", {"contract": "sft", "key": 3}, "no text"),
     ],
 )
 def test_values_are_checked_before_anything_runs(tmp_path, kind, options, what):
@@ -113,6 +117,13 @@ def test_values_are_checked_before_anything_runs(tmp_path, kind, options, what):
     recipe = load_recipe(str(tmp_path / "recipe.yaml"))
     with pytest.raises((UsageError, BadInputError), match=what):
         Flow(recipe, None, TOOLS, silent).checked(None, None)
+
+
+@pytest.mark.parametrize("key", ["math", "messages", "domain"])
+def test_a_key_may_be_a_normaliser_a_column_or_what_a_mixture_adds(tmp_path, key):
+    stages = [{"audit": {"contract": "sft", "key": key}}]
+    folder(tmp_path, yaml.safe_dump({"inputs": "chats.jsonl", "stages": stages}))
+    Flow(load_recipe(str(tmp_path / "recipe.yaml")), None, TOOLS, silent).checked(None, None)
 
 
 def test_inputs_that_are_not_there_are_refused_before_anything_runs(tmp_path):

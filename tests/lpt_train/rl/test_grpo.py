@@ -311,6 +311,20 @@ def test_micro_batches_change_no_gradient(config, tiny, size):
     assert torch.allclose(gradients[0][1], gradients[1][1], atol=1e-6)
 
 
+def test_less_memory_changes_no_weight(config, split, tmp_path, catalog):
+    """Layers computed again, activations and moments on the host, the ladder: the same updates, and it is recorded."""
+    plain = train(config, split, tmp_path / "plain", catalog)
+    asked = {"gradient_checkpointing": True, "activation_offloading": True, "optim": "adamw_torch_offload"}
+    for name, changes in (("asked", asked), ("ladder", {"max_memory_gb": 1e-6})):
+        lean = train(options(config, **changes), split, tmp_path / name, catalog)
+        ours = weights(lean)
+        assert all(torch.equal(value, ours[key]) for key, value in weights(plain).items())
+        work = lean.body["memory"]["work"]
+        assert (work["checkpoint_every"], work["offload_activations"]) == (1, True)
+        assert ("optimizer" in lean.body["memory"]["predicted"]["host"]) == (name == "asked")
+    assert plain.body["memory"]["rungs"] == []
+
+
 def test_a_step_takes_its_share_of_the_generation(config):
     made = options(config, steps_per_generation=4, num_iterations=2, max_steps=4)
     assert (made.step_size, made.generation_size, made.prompts_per_generation, made.steps_of_generation) == (

@@ -1,0 +1,101 @@
+"""A training run on the screen: its live line and what it came to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cli.output import say, table
+
+# What the live line has room for; metrics.jsonl has everything.
+LIVE = (
+    "loss",
+    "reward",
+    "rewards/accuracies",
+    "rewards/margins",
+    "accuracy",
+    "margin",
+    "frac_zero_variance",
+    "truncated_share",
+    "entropy",
+    "grad_norm",
+    "eval_loss",
+    "tokens_per_second",
+    "mfu",
+    "memory_gib",
+    "eta_seconds",
+)
+
+
+class StepLine:
+    """The live line of a training run: step, what it measures, speed, time left."""
+
+    def __init__(self) -> None:
+        self._live: Any = None
+
+    def begin(self, line: str) -> None:
+        """What trains, said once before the first step."""
+        say(line)
+
+    def __call__(self, step: int, total: int, metrics: dict[str, float]) -> None:
+        """Show one step; on a terminal the line is redrawn, elsewhere it is one line a call."""
+        from cli.output import _console, shown
+
+        parts = "  ".join(f"{name} {shown(float(value))}" for name, value in metrics.items() if name in LIVE)
+        text = f"step {step:,}/{total:,}  {parts}"
+        if not _console().is_terminal:
+            say(text)
+            return
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(console=_console(), refresh_per_second=4, transient=False)
+            self._live.start()
+        self._live.update(text)
+
+    def close(self) -> None:
+        """Leave the last line standing."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+# How fast a run went has its own line; that a step was left out is no measurement.
+PACE = ("tokens_per_second", "step_seconds", "eta_seconds", "memory_gib", "skipped")
+
+
+def show_run(body: dict[str, Any]) -> None:
+    """A run on one screen: what moved, how fast, the proof of an update, where it lies."""
+    moved = [(name, *ends) for name, ends in body["metrics"].items() if name not in PACE]
+    table(["metric", "first", "last"], moved)
+    say(
+        f"{body['steps']:,} steps in {body['seconds']:.0f} s, {body['tokens_per_second']:,.0f} tokens/s, "
+        f"{body['peak_memory_bytes'] / 2**20:,.0f} MiB"
+    )
+    if body.get("control"):
+        say("a control: this run and everything made from it are marked, and pass no gate", style="yellow")
+    elif body.get("tainted"):
+        say("this run and everything made from it are marked: its data was not admitted", style="yellow")
+    proof = body["proof"]
+    if proof:
+        say(
+            f"update: {proof['verdict']}; {proof['changed_tensors']} of {proof['trainable_tensors']} tensors changed, "
+            f"{proof['nonzero_gradients']} of {proof['updates']} gradients were not zero"
+        )
+    if (measured := body.get("reward_model", {})).get("status") == "measured":
+        show_reward_model(measured, body)
+    for note in body["notes"]:
+        say(note, style="yellow")
+    checkpoint = body["checkpoint"] or {}
+    say(f"run {body['run_id']} {body['status']}  checkpoint {checkpoint.get('path', 'none')}")
+
+
+def show_reward_model(measured: dict[str, Any], body: dict[str, Any]) -> None:
+    """What a reward model is worth on held-out pairs, in two lines."""
+    calibration, length = measured["calibration"], measured["length"]
+    say(
+        f"{measured['split']}: accuracy {measured['accuracy']:.3f} (95 % {measured['accuracy_low']:.3f} to "
+        f"{measured['accuracy_high']:.3f}) on {measured['pairs']:,} pairs, ECE {calibration['ece_equal_width']:.3f}, "
+        f"Brier {calibration['brier']:.3f}; length alone is right in {length['longer_is_chosen']:.3f}"
+    )
+    say("reliability diagram: " + str(Path(body["metrics_path"]).with_name("reward.html")))
