@@ -109,6 +109,12 @@ def head_logprobs(
     return torch.cat([logp for logp, _ in parts]), torch.cat([ent for _, ent in parts])
 
 
+def head_logits(model: torch.nn.Module, hidden_N_H: torch.Tensor) -> torch.Tensor:
+    """Logits [N, V] in float32 of hidden states. For a few positions at a time: the whole vocabulary is kept."""
+    logits_N_V = causal_model(model).get_output_embeddings()(hidden_N_H).float()
+    return _adjustment(causal_model(model).config)(logits_N_V)
+
+
 class _FrozenHead(torch.autograd.Function):
     """Log-probs under a vocabulary head that does not train.
 
