@@ -39,6 +39,7 @@ class Work:
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._attention = 4.0 * config.num_hidden_layers * config.num_attention_heads * width  # a pair of tokens
         self._body = self._head = self._body_back = self._head_back = 0.0
+        self._counted: dict[int, tuple[Row, int]] = {}  # the row is kept, so that no other takes its place
         heads = {id(part) for part in head.modules()} if head is not None else set()
         for name, module in model.named_modules():
             # Layers with weights of their own: not what wraps them, nor the copy that an adapter keeps of a layer.
@@ -57,13 +58,24 @@ class Work:
 
     def forward(self, rows: Sequence[Row]) -> float:
         """Of the forward pass alone."""
-        tokens, square, counted = _sizes(rows)
+        tokens, square, counted = self._sizes(rows)
         return tokens * self._body + counted * self._head + square * self._attention
 
     def training(self, rows: Sequence[Row]) -> float:
         """Of forward and backward."""
-        tokens, square, counted = _sizes(rows)
-        return self.forward(rows) + tokens * self._body_back + counted * self._head_back + 2 * square * self._attention
+        tokens, square, counted = self._sizes(rows)
+        back = tokens * self._body_back + counted * self._head_back + 2 * square * self._attention
+        return tokens * self._body + counted * self._head + square * self._attention + back
+
+    def _sizes(self, rows: Sequence[Row]) -> tuple[int, int, int]:
+        """Tokens, the sum of the squared lengths, and tokens that the head is applied to."""
+        tokens = square = counted = 0
+        for row in rows:
+            if id(row) not in self._counted:  # summing a mask in each epoch would be felt beside a small step
+                self._counted[id(row)] = (row, int(row.loss_mask[1:].sum()))
+            length = len(row.ids)
+            tokens, square, counted = tokens + length, square + length * length, counted + self._counted[id(row)][1]
+        return tokens, square, counted
 
 
 class Speed:
@@ -106,9 +118,3 @@ def peak_memory_bytes() -> int:
         return int(torch.cuda.max_memory_allocated())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if platform.system() == "Darwin" else peak * 1024)
-
-
-def _sizes(rows: Sequence[Row]) -> tuple[int, int, int]:
-    """Tokens, the sum of the squared lengths, and tokens that the head is applied to."""
-    lengths = [len(row.ids) for row in rows]
-    return sum(lengths), sum(n * n for n in lengths), sum(int(row.loss_mask[1:].sum()) for row in rows)

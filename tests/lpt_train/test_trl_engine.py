@@ -255,3 +255,10 @@ def test_a_split_that_was_not_admitted_for_it_or_measures_is_refused(tiny, tmp_p
         trl.train(config, split=split, out=tmp_path / "run")
     with pytest.raises(UsageError, match="not resumed"):
         trl.train(from_mapping(SFTConfig, {"model": str(tiny)}), split=split, out=tmp_path / "run", resume=True)
+
+
+def test_kto_is_not_measured_by_trl(tiny, tmp_path):
+    split = load_unadmitted(write_jsonl(tmp_path / "pairs.jsonl", preferences(6)), "preference")
+    config = from_mapping(KTOConfig, {"model": str(tiny)})
+    with pytest.raises(RefusedError, match="does not measure KTO"):
+        trl.train(config, split=split, eval_split=split, out=tmp_path / "run")
