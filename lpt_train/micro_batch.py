@@ -105,7 +105,8 @@ class MicroBatch:
     def draws_twice(self) -> bool:
         """Whether dropout is drawn again in the backward pass: that reads the generator, which a recording may not."""
         again = any(getattr(layer, "gradient_checkpointing", False) for layer in _layers(self.model) or ())
-        return draws(causal_model(self.model).get_output_embeddings()) or (again and draws(self.model))
+        head = causal_model(self.model).get_output_embeddings()  # None: a reward model reads one number, once
+        return (head is not None and draws(head)) or (again and draws(self.model))
 
     def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
         """Add the gradients of these rows; return `loss` and what the objective reports, detached, on the device."""
