@@ -105,7 +105,7 @@ class MicroBatch:
     def draws_twice(self) -> bool:
         """Whether dropout is drawn again in the backward pass: that reads the generator, which a recording may not."""
         again = any(getattr(layer, "gradient_checkpointing", False) for layer in _layers(self.model) or ())
-        head = causal_model(self.model).get_output_embeddings()  # of a reward model there is none
+        head = causal_model(self.model).get_output_embeddings()  # None: a reward model reads one number, once
         return (head is not None and draws(head)) or (again and draws(self.model))
 
     def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:

@@ -111,7 +111,8 @@ def held_bytes(parameter: torch.nn.Parameter) -> int:
 
 def _check_share(model: torch.nn.Module, linear: list[str]) -> None:
     causal = causal_model(model)
-    tables = {id(part.weight) for part in (causal.get_input_embeddings(), causal.get_output_embeddings())}
+    ends = (causal.get_input_embeddings(), causal.get_output_embeddings())
+    tables = {id(part.weight) for part in ends if part is not None}  # a reward model has no vocabulary head
     every = sum(p.numel() for p in causal.parameters() if id(p) not in tables)
     taken = sum(causal.get_submodule(name).weight.numel() for name in linear)
     if taken < every / 2:
