@@ -192,13 +192,17 @@ def decoder(model: torch.nn.Module) -> torch.nn.Module:
     """The part of `model` that ends in hidden states, without the projection on the vocabulary or on a reward."""
     causal = causal_model(model)
     body = getattr(causal, causal.base_model_prefix, None)
-    head = causal.get_output_embeddings() or getattr(causal, "score", None)
-    if body is None or body is causal or head is None:
+    if body is None or body is causal or output_head(causal) is None:
         raise RefusedError(
             "this architecture has no separate decoder and head", seen=type(causal).__name__,
             next="use a causal language model of transformers",
         )  # fmt: skip
     return body
+
+
+def output_head(causal: Any) -> torch.nn.Module | None:
+    """The projection on the vocabulary, or on a reward."""
+    return causal.get_output_embeddings() or getattr(causal, "score", None)
 
 
 def draws(model: torch.nn.Module) -> bool:
