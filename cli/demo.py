@@ -308,7 +308,7 @@ def show_gain(name: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
 
     Greedy accuracy is shown and decides nothing: it is not what is trained, and one greedy answer a problem says less.
     """
-    from lpt_train.evaluate import paired_difference
+    from lpt_train.compare import paired_difference
 
     say(f"\naccuracy before and after {name}, paired by problem:")
     found = {way: paired_difference(before[way], after[way]) for way in ("sampled", "greedy")}

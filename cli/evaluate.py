@@ -1,93 +1,161 @@
-"""``lpt eval``: accuracy on held-out keys with intervals, and the paired difference of two models."""
+"""``lpt eval``: what an admitted split shows about a model, with intervals, and the paired difference of two models."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from cli.options import CatalogDir, Json, examples
 from cli.output import as_json, say, table, tell_head
+from manifests.errors import UsageError
 
 EXAMPLES = examples(
     "lpt eval --admitted sums:test --model runs/grpo",
     "lpt eval --admitted sums:test --model runs/grpo --baseline ./model --n 500 --json",
-    "lpt eval --admitted gsm8k:test --model ./model --temperature 0.7 --k 8",
+    "lpt eval --admitted gsm8k:test --model ./model --temperature 0.7 --k 8 --pass-at 1,4,8",
+    "lpt eval --admitted chats:validation --admitted chats:test --model runs/sft --baseline ./model",
+    "lpt eval --admitted facts:test --model runs/sft --match words --max-tokens 16",
+    "lpt eval --admitted pairs:test --model runs/dpo --baseline runs/sft --drift --n 64",
 )
 
 
 def evaluate(
     admitted: Annotated[
-        str,
-        typer.Option("--admitted", metavar="NAME[@V]:SPLIT", help="Admitted split to measure on.", show_default=False),
+        list[str],
+        typer.Option(
+            "--admitted", metavar="NAME[@V]:SPLIT", help="Admitted split to measure on; repeatable.", show_default=False
+        ),
     ],
     model: Annotated[
         str, typer.Option("--model", help="A folder of weights or of a run, or a hub name.", show_default=False)
     ],
     baseline: Annotated[
         str | None,
-        typer.Option(help="A second model, for the paired difference on the same items.", show_default=False),
+        typer.Option(help="A second model, for the paired differences on the same items.", show_default=False),
     ] = None,
     reward: Annotated[str, typer.Option(help="Reward; left out: each record's own verifier.", show_default=False)] = "",
+    match: Annotated[
+        str | None,
+        typer.Option(
+            help="Sample replies to sft records and compare them with the recorded ones: exact, words, number or "
+            "first_line says how both are written the same way.",
+            show_default=False,
+        ),
+    ] = None,
     n: Annotated[
-        int | None, typer.Option("--n", min=2, help="Items, drawn by seed. Default: all.", show_default=False)
+        int | None, typer.Option("--n", min=2, help="Items to sample for, drawn by seed. Default: all.")
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     k: Annotated[int, typer.Option(min=1, help="Samples an item; needs a temperature.")] = 1,
+    pass_at: Annotated[
+        str | None,
+        typer.Option(metavar="K,…", help="Sizes for pass@k, none above --k. Default: 1 and k.", show_default=False),
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens a completion may have.")] = 256,
+    max_length: Annotated[
+        int, typer.Option(min=2, help="Tokens of a row whose loss is measured; longer ones are left out and counted.")
+    ] = 4096,
+    domain_column: Annotated[
+        str | None,
+        typer.Option(help="Column that names the domain of a row. Default: domain, else source.", show_default=False),
+    ] = None,
+    drift: Annotated[
+        bool, typer.Option("--drift", help="KL to --baseline, on completions sampled from --model.")
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Completions sampled at the same time.")] = 256,
     seed: Annotated[int, typer.Option(help="Seed of the choice of items and of sampling.")] = 0,
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
-    """Measure a model on an admitted split, and record it. --baseline adds the paired difference with its interval."""
+    """Measure a model on admitted splits, and record it. rlvr: accuracy, pass@k, majority votes. sft, text: loss,
+    perplexity and bits per byte, by domain. preference: which side is likelier. --baseline adds paired differences."""
     from lpt_train.admitted import load_split
-    from lpt_train.evaluate import evaluate as run
-    from lpt_train.evaluate import paired_difference
+    from lpt_train.evaluate import EvalOptions, evaluate_splits
     from manifests.catalog import Catalog
 
     opened = Catalog.open(catalog)
-    split = load_split(admitted, catalog=opened)
-    settings: dict[str, Any] = {
-        "reward": reward,
-        "n": n,
-        "temperature": temperature,
-        "k": k,
-        "seed": seed,
-        "max_completion_length": max_tokens,
-        "batch_size": batch_size,
-    }
-    found = {name: run(name, split, catalog=opened, **settings) for name in (baseline, model) if name is not None}
-    paired = paired_difference(found[baseline], found[model]) if baseline is not None else None
+    options = EvalOptions(
+        reward=reward, match=match, n=n, temperature=temperature, k=k, pass_at=_sizes(pass_at), seed=seed,
+        max_completion_length=max_tokens, max_length=max_length, domain_column=domain_column, batch_size=batch_size,
+        drift=drift,
+    )  # fmt: skip
+    models = [name for name in (baseline, model) if name is not None]
+    reports = evaluate_splits(models, [load_split(ref, catalog=opened) for ref in admitted], options, catalog=opened)
     tell_head(opened)
     if json:
-        body = {"models": {name: _brief(evaluation) for name, evaluation in found.items()}, "split": split.ref}
-        as_json(body | ({"paired": asdict(paired)} if paired is not None else {}))
+        bodies = [_body(report) for report in reports]
+        as_json(bodies[0] if len(bodies) == 1 else {"splits": bodies})
         return
-    table(
-        ["model", "accuracy", "95 % interval", "n", "not scored", "cut off"],
-        [
-            (name, e.accuracy, f"{e.low:.3f} – {e.high:.3f}", e.n, e.unscorable, f"{e.truncated_share:.1%}")
-            for name, e in found.items()
-        ],
-    )
-    if paired is not None:
-        show_paired(paired)
+    for report in reports:
+        show(report)
 
 
-def show_paired(paired: Any) -> None:
-    """A paired difference in one line."""
+def show(report: Any) -> None:
+    """One split: a table of every measure of every model and domain, then the differences."""
+    rows = [
+        (name, measure.name, measure.domain or "all", *_numbers(measure))
+        for name, evaluations in report.found.items()
+        for evaluation in evaluations
+        for measure in evaluation.measures
+    ]
+    table(["model", "measure", "domain", "value", "95 % interval", "n"], rows, title=report.split)
+    for name, evaluations in report.found.items():
+        for evaluation in evaluations:
+            for note in _notes(evaluation):
+                say(f"{name}: {note}", style="yellow")
+    for name, paired in report.paired.items():
+        show_paired(paired, name)
+    if report.together:
+        together = [(measure.name, *_numbers(measure)) for measure in report.together]
+        table(["against the baseline", "value", "95 % interval", "n"], together)
+
+
+def show_paired(paired: Any, name: str = "accuracy") -> None:
+    """A paired difference in one line; of losses less is better."""
     test = "" if paired.p_value is None else f", McNemar p = {paired.p_value:.2g}"
+    better = paired.high < 0 if name in ("loss", "bits_per_byte") else paired.low > 0
     say(
-        f"{paired.before:.3f} → {paired.after:.3f} on the same {paired.n:,} items: "
+        f"{name} {paired.before:.3f} → {paired.after:.3f} on the same {paired.n:,} items: "
         f"difference {paired.difference:+.3f}, "
         f"95 % interval {paired.low:+.3f} … {paired.high:+.3f} (gained {paired.gained}, lost {paired.lost}{test})",
-        style="bold green" if paired.low > 0 else None,
+        style="bold green" if better else None,
     )
 
 
-def _brief(evaluation: Any) -> dict[str, Any]:
-    body = evaluation.to_json()
-    del body["items"]
-    return body | {"object": evaluation.object_id}
+def _notes(evaluation: Any) -> list[str]:
+    notes = list(evaluation.notes)
+    if unscorable := getattr(evaluation, "unscorable", 0):
+        notes.append(f"{unscorable} items could not be scored and count neither way")
+    if (cut := getattr(evaluation, "truncated_share", 0.0)) > 0:
+        notes.append(f"{cut:.1%} of the completions were cut at --max-tokens")
+    return notes
+
+
+def _numbers(measure: Any) -> tuple[float, str, int]:
+    exact = measure.low == measure.high == measure.value
+    return measure.value, "" if exact else f"{measure.low:.4g} – {measure.high:.4g}", measure.n
+
+
+def _sizes(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in (text or "").split(",") if part.strip())
+    except ValueError as error:
+        raise UsageError("--pass-at takes whole numbers", seen=text, next="--pass-at 1,4,8") from error
+
+
+def _body(report: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"split": report.split, "models": {}}
+    for name, evaluations in report.found.items():
+        merged: dict[str, Any] = {"measures": [], "objects": []}
+        for evaluation in evaluations:
+            found = evaluation.to_json()
+            del found["items"]
+            merged["measures"] += found.pop("measures")
+            merged["objects"].append(evaluation.object_id)
+            merged |= found | {"notes": [*merged.get("notes", ()), *evaluation.notes]}
+        body["models"][name] = merged
+    if report.paired:
+        body["paired"] = {name: found.to_json() for name, found in report.paired.items()}
+        body["together"] = [measure.to_json() for measure in report.together]
+    return body

@@ -24,6 +24,7 @@ from cli import (
     export,
     generate,
     manifest,
+    matrix,
     mix,
     pack,
     pairs,
@@ -66,6 +67,7 @@ data.app.add_typer(benchmarks.app, name="benchmarks")
 app.add_typer(manifest.app, name="manifest")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(train.app, name="train")
+train.app.command("matrix", epilog=matrix.EXAMPLES)(matrix.matrix)
 app.add_typer(plan.app, name="plan")
 app.add_typer(reward.app, name="reward")
 app.command("admit", epilog=admit.EXAMPLES)(admit.admit)

@@ -62,9 +62,20 @@ def list_(catalog: CatalogDir = None, json: Json = False) -> None:
     )
 
 
-@app.command("show", epilog=examples("lpt manifest show gsm8k", "lpt manifest show gsm8k@1 --json"))
+SHOW_EXAMPLES = examples(
+    "lpt manifest show gsm8k", "lpt manifest show gsm8k@1 --json", "lpt manifest show 3f2a8c01d5e9 --json"
+)
+
+
+@app.command("show", epilog=SHOW_EXAMPLES)
 def show(ref: Reference, catalog: CatalogDir = None, json: Json = False) -> None:
-    """One manifest: splits, digests, checks, verdict. With --json the object as it is stored."""
+    """One manifest: splits, digests, checks, verdict. With --json the object as it is stored.
+
+    The id of another object (a matrix, an evaluation, a comparison, a run) shows that one as it is stored.
+    """
+    if (other := _other_object(catalog, ref)) is not None:
+        as_json(other)
+        return
     loaded = _load(catalog, ref)
     if json:
         as_json({"manifest_id": loaded.id, **loaded.body})
@@ -189,6 +200,23 @@ def opened_for(catalog: Path | None, ref: str) -> Catalog | None:
 
     by_path = ref.endswith(".json") or folder_of(ref) is not None
     return None if by_path and catalog is None else Catalog.open(catalog, create=False)
+
+
+def _other_object(catalog: Any, ref: str) -> dict[str, Any] | None:
+    """The object that a full id, or at least 12 digits of one, stands for, where it is no admission."""
+    from manifests.catalog import Catalog
+    from manifests.errors import BadInputError
+
+    if len(ref) < 12 or set(ref) - set("0123456789abcdef"):
+        return None
+    opened = Catalog.open(catalog, create=False)
+    if any(opened.find("lpt.admission/1", strict=False, name=ref)):  # a manifest may have a name that looks like an id
+        return None
+    try:
+        body = opened.get(ref)
+    except BadInputError:
+        return None  # the manifest of that id says what is wrong
+    return None if str(body.get("type", "")).startswith("lpt.admission/") else {"object": ref, **body}
 
 
 def _load(catalog: Any, ref: str) -> Any:

@@ -35,8 +35,8 @@ def sql(
     """Ask the catalog in SQL. Read-only: SELECT statements alone, and no file outside the catalog's folder.
 
     Without a query it lists the canned ones. Views: v_manifest, v_split, v_check, v_stage, v_decision, v_run, v_metric,
-    v_quarantine, v_checkpoint, v_eval, v_rollout, v_artifact, v_gate, v_waiver, v_lineage; "describe v_run" shows the
-    columns of one.
+    v_quarantine, v_checkpoint, v_eval, v_measure, v_comparison, v_matrix, v_rollout, v_artifact, v_gate, v_waiver,
+    v_lineage; "describe v_run" shows the columns of one.
     """
     from manifests.catalog import Catalog
     from manifests.sql import CANNED

@@ -329,7 +329,7 @@ def exit_code(body: dict[str, Any]) -> int:
 
 def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: Any) -> Any:
     """The split behind `--admitted` or `--unadmitted`; exactly one of them."""
-    from lpt_train.admitted import CONTRACTS, load_split, load_unadmitted
+    from lpt_train.admitted import kinds_beside, load_split, load_unadmitted
 
     if (admitted is None) == (unadmitted is None):
         raise UsageError(
@@ -339,7 +339,6 @@ def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: 
         )
     if unadmitted is not None:
         say(f"{unadmitted} is not admitted: the run and everything made from it are marked", style="yellow")
-        kinds = {kind: None for taken in CONTRACTS.values() if contract in taken for kind in taken}  # as text for sft
-        return load_unadmitted(unadmitted, *kinds)
+        return load_unadmitted(unadmitted, *kinds_beside(contract))
     assert admitted is not None
     return load_split(admitted, catalog=catalog)

@@ -24,7 +24,9 @@ from typing import Any
 import yaml
 
 from lpt_data.config import NO_IDENTITY
-from lpt_data.spec_values import (
+from manifests.errors import BadInputError, UsageError
+from manifests.policy_yaml import StrictLoader
+from manifests.spec_values import (
     choice,
     did_you_mean,
     flag,
@@ -35,8 +37,6 @@ from lpt_data.spec_values import (
     whole_number,
     wrong,
 )
-from manifests.errors import BadInputError, UsageError
-from manifests.policy_yaml import StrictLoader
 
 EXHAUSTED = ("repeat", "redistribute", "stop")
 RATES = ("constant", "linear", "cosine", "wsd")

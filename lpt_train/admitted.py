@@ -168,6 +168,11 @@ def load_unadmitted(path: str | Path, *contracts: str) -> AdmittedSplit:
     )  # fmt: skip
 
 
+def kinds_beside(contract: str) -> tuple[str, ...]:
+    """The kinds of record that an algorithm takes which takes those of a contract, such as text beside sft."""
+    return tuple(dict.fromkeys(kind for kinds in CONTRACTS.values() if contract in kinds for kind in kinds))
+
+
 def check_contract(split: AdmittedSplit, algorithm: str) -> None:
     """Raise `RefusedError` when a split of this contract is not what the algorithm trains on."""
     if split.kind not in CONTRACTS[algorithm]:

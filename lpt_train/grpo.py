@@ -24,10 +24,10 @@ import torch
 from lpt_train.adapters import load_for_training
 from lpt_train.admitted import AdmittedSplit, check_contract, check_tokenizer, check_trains, split_notes
 from lpt_train.advantages import GroupAdvantages, group_advantages
+from lpt_train.answers import accuracy
 from lpt_train.checkpoint import Restored
 from lpt_train.config_grpo import GRPOConfig
 from lpt_train.early_stop import check_patience
-from lpt_train.evaluate import accuracy
 from lpt_train.heads import TokenLogprobs, check_head, token_logprobs
 from lpt_train.losses.policy import StepCounts, policy_loss
 from lpt_train.memory import Fitted, fit_model, workload

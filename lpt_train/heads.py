@@ -109,6 +109,12 @@ def head_logprobs(
     return torch.cat([logp for logp, _ in parts]), torch.cat([ent for _, ent in parts])
 
 
+def head_logits(model: torch.nn.Module, hidden_N_H: torch.Tensor) -> torch.Tensor:
+    """Logits [N, V] in float32 of hidden states. For a few positions at a time: the whole vocabulary is kept."""
+    logits_N_V = causal_model(model).get_output_embeddings()(hidden_N_H).float()
+    return _adjustment(causal_model(model).config)(logits_N_V)
+
+
 class _FrozenHead(torch.autograd.Function):
     """Log-probs under a vocabulary head that does not train.
 
@@ -192,17 +198,13 @@ def decoder(model: torch.nn.Module) -> torch.nn.Module:
     """The part of `model` that ends in hidden states, without the projection on the vocabulary or on a reward."""
     causal = causal_model(model)
     body = getattr(causal, causal.base_model_prefix, None)
-    if body is None or body is causal or output_head(causal) is None:
+    head = causal.get_output_embeddings() or getattr(causal, "score", None)
+    if body is None or body is causal or head is None:
         raise RefusedError(
             "this architecture has no separate decoder and head", seen=type(causal).__name__,
             next="use a causal language model of transformers",
         )  # fmt: skip
     return body
-
-
-def output_head(causal: Any) -> torch.nn.Module | None:
-    """The projection on the vocabulary, or on a reward."""
-    return causal.get_output_embeddings() or getattr(causal, "score", None)
 
 
 def draws(model: torch.nn.Module) -> bool:

@@ -25,7 +25,7 @@ from peft import PeftModel
 
 from lpt_train.adapters import changes_base, trainable
 from lpt_train.flat import FlatBatch, Shape, flatten
-from lpt_train.heads import causal_model, decoder, draws, head_logprobs, output_head
+from lpt_train.heads import causal_model, decoder, draws, head_logprobs
 from lpt_train.models import Placement
 from lpt_train.packing import Row
 from lpt_train.ranks import SOLO, Ranks
@@ -105,7 +105,7 @@ class MicroBatch:
     def draws_twice(self) -> bool:
         """Whether dropout is drawn again in the backward pass: that reads the generator, which a recording may not."""
         again = any(getattr(layer, "gradient_checkpointing", False) for layer in _layers(self.model) or ())
-        head = output_head(causal_model(self.model))
+        head = causal_model(self.model).get_output_embeddings()  # of a reward model there is none
         return (head is not None and draws(head)) or (again and draws(self.model))
 
     def __call__(self, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:

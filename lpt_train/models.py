@@ -123,11 +123,16 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
 
 
 def load_model(
-    model: str, *, dtype: torch.dtype | str = torch.float32, device: torch.device | str = "cpu"
+    model: str,
+    *,
+    dtype: torch.dtype | str = torch.float32,
+    device: torch.device | str = "cpu",
+    merge: bool = True,
 ) -> torch.nn.Module:
     """The causal language model with parameters kept in `dtype` (`auto`: as stored), in evaluation mode.
 
-    A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`.
+    A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`; without
+    `merge` the adapter stays beside it, as it was trained, and all of it in float32.
     Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
     """
     if has_reward_head(model):
@@ -137,8 +142,9 @@ def load_model(
         )  # fmt: skip
     if adapter_base(model) is not None:
         with in_three_parts(model, "model"):
-            merged = load_adapter(model).merge_and_unload(safe_merge=True)
-        loaded = merged if isinstance(dtype, str) else merged.to(dtype)
+            adapted = load_adapter(model)
+            merged = adapted.merge_and_unload(safe_merge=True) if merge else adapted
+        loaded = merged if isinstance(dtype, str) or not merge else merged.to(dtype)
     else:
         source, options = source_of(model)
         refuse_pickles(model, Path(source))

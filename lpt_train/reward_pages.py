@@ -36,7 +36,7 @@ def write_reliability_page(path: Path, body: dict[str, Any], model: str) -> None
         el("p", f"{model} after training, on {body['split']}: {body['pairs']:,} pairs."),
         el("p", "Across: the chance s(|margin|) that the model gives to the side it prefers. Up: how often it is so."),
         drawn, table(["from", "to", "pairs", "claimed", "right"], rows),
-        el("p", f"Best temperature: {temperature['value']}. {why}".strip()),
+        el("p", "Best temperature: ", _shown(temperature["value"]), f" ({why})" if why else "."),
         table(["score", "as it is", "after a temperature fitted on other pairs"], scores),
         table(["measure", "value"], facts),
     )  # fmt: skip
@@ -75,3 +75,7 @@ def verdict(found: OverOptimisation) -> str:
     if found.peak == last:
         return f"Gold is largest at the largest n, {last}; the proxy was not optimised beyond its worth here."
     return f"Gold is largest at n = {found.peak}; what it lost until n = {last}, {lost}, may be chance."
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"

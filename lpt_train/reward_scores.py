@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lpt_train.admitted import AdmittedSplit, check_contract
-from lpt_train.evaluate import choose
+from lpt_train.answers import choose
 from lpt_train.models import (
     check_vocabulary,
     load_model,

@@ -59,6 +59,12 @@ CANNED: dict[str, str] = {
     "evals": """
         SELECT created, coalesce(run_id, model) AS model, split, reward, accuracy, low, high, n, temperature, k, tainted
         FROM v_eval ORDER BY created DESC, model""",
+    "measures": """
+        SELECT created, coalesce(run_id, model) AS model, split, domain, measure, value, low, high, n
+        FROM v_measure ORDER BY created DESC, model, domain, measure""",
+    "matrices": """
+        SELECT name, variant, winner, status, metric, mean, low, high, seeds, difference, inside, passed,
+        trainable_parameters, peak_memory_bytes, seconds FROM v_matrix ORDER BY created DESC, winner DESC, mean""",
     "rollouts": """
         SELECT run_id, CASE WHEN worst <= 5 THEN 'worst' ELSE 'best' END AS which, step, reward, advantage, finish,
         tokens, record_id, completion FROM (

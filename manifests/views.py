@@ -249,6 +249,69 @@ _EVAL = _select(
     _of("eval"),
 )
 
+_MEASURE = _select(
+    [
+        "o.id AS object_id",
+        _text("model.made_from.run_id", "run_id"),
+        _text("model.name", "model"),
+        _text("split"),
+        _text("name", "measure", "m.value"),
+        _text("domain", source="m.value"),
+        _typed("DOUBLE", "value", source="m.value"),
+        _typed("DOUBLE", "low", source="m.value"),
+        _typed("DOUBLE", "high", source="m.value"),
+        _typed("BIGINT", "n", source="m.value"),
+        _created(),
+    ],
+    f"{_items('measures', 'm')} WHERE o.type LIKE 'lpt.eval/%'",
+)
+
+_COMPARISON = _select(
+    [
+        "o.id AS object_id",
+        _text("before", "before_id"),
+        _text("after", "after_id"),
+        _text("name", "measure", "m.value"),
+        _typed("DOUBLE", "before", source="m.value"),
+        _typed("DOUBLE", "after", source="m.value"),
+        _typed("DOUBLE", "difference", source="m.value"),
+        _typed("DOUBLE", "low", source="m.value"),
+        _typed("DOUBLE", "high", source="m.value"),
+        _typed("BIGINT", "n", source="m.value"),
+        _typed("BIGINT", "gained", source="m.value"),
+        _typed("BIGINT", "lost", source="m.value"),
+        _typed("DOUBLE", "p_value", source="m.value"),
+        _created(),
+    ],
+    f"{_items('paired', 'm')} WHERE o.type LIKE 'lpt.comparison/%'",
+)
+
+_MATRIX = _select(
+    [
+        "o.id AS object_id",
+        _text("name"),
+        _text("algorithm"),
+        _text("metric"),
+        _text("name", "variant", "m.value"),
+        "COALESCE(m.value->>'$.name' = head->>'$.winner', false) AS winner",
+        _text("status", source="m.value"),
+        _typed("DOUBLE", "value.value", "mean", "m.value"),
+        _typed("DOUBLE", "value.low", "low", "m.value"),
+        _typed("DOUBLE", "value.high", "high", "m.value"),
+        _typed("BIGINT", "value.n", "seeds", "m.value"),
+        _typed("DOUBLE", "difference.value", "difference", "m.value"),
+        _typed("DOUBLE", "difference.low", "difference_low", "m.value"),
+        _typed("DOUBLE", "difference.high", "difference_high", "m.value"),
+        _typed("BOOLEAN", "inside", source="m.value"),
+        _typed("BOOLEAN", "passed", source="m.value"),
+        _typed("BIGINT", "resources.trainable_parameters", "trainable_parameters", "m.value"),
+        _typed("BIGINT", "resources.peak_memory_bytes", "peak_memory_bytes", "m.value"),
+        _typed("DOUBLE", "resources.seconds", "seconds", "m.value"),
+        _created(),
+    ],
+    f"{_items('variants', 'm')} WHERE o.type LIKE 'lpt.matrix/%'",
+)
+
 
 def _files(kind: str, made: str, part: str) -> str:
     columns = [
@@ -328,6 +391,9 @@ STORED: dict[str, str] = {  # a view may use those above it
     "v_quarantine": _QUARANTINE,
     "v_checkpoint": _CHECKPOINT,
     "v_eval": _EVAL,
+    "v_measure": _MEASURE,
+    "v_comparison": _COMPARISON,
+    "v_matrix": _MATRIX,
     "v_artifact": _ARTIFACT,
     "v_gate": _GATE,
     "v_waiver": _WAIVER,
@@ -343,5 +409,7 @@ CREATE TABLE object (id VARCHAR, type VARCHAR, seq BIGINT, head JSON, body JSON)
 CREATE TABLE item (object VARCHAR, part VARCHAR, position BIGINT, key VARCHAR, value JSON);
 """
 HEAVY = ("checks", "metrics", "sources", "not_checked", "next", "items")
-ITEMS = ("checks", "metrics", "splits", "outputs", "parents", "quarantined", "stages")
+ITEMS = (
+    "checks", "metrics", "splits", "outputs", "parents", "quarantined", "stages", "measures", "paired", "variants",
+)  # fmt: skip
 VERSION = hashlib.sha256(repr((TABLES, HEAVY, ITEMS, STORED)).encode()).hexdigest()[:16]

@@ -42,6 +42,14 @@ def with_semantics(
     """Return the config with the identity of its embedder, and what meanings are compared with."""
     if config.semantic is None:
         return config, None
+    semantic, semantics = semantics_of(config.semantic, options, where, path, catalog)
+    return replace(config, semantic=semantic), semantics
+
+
+def semantics_of(
+    config: SemanticConfig, options: Mapping[str, Any], where: str, path: Callable[[str], str], catalog: Catalog
+) -> tuple[SemanticConfig, Semantics]:
+    """Return the settings with the identity of the embedder that is named, and what meanings are compared with."""
     from lpt_data.semantic.alike import Semantics
     from lpt_data.semantic.models import DEFAULT, find_model
     from lpt_data.semantic.vectors import source_of
@@ -49,4 +57,4 @@ def with_semantics(
     named = text(options.get("embedder", DEFAULT), f"{where}: embedder")
     model = find_model(path(named) if Path(path(named)).is_dir() else named)
     semantics = Semantics(source_of(model, catalog.directory), catalog.directory)
-    return replace(config, semantic=replace(config.semantic, embedder=semantics.source.digest)), semantics
+    return replace(config, embedder=semantics.source.digest), semantics

@@ -17,10 +17,11 @@ from lpt_data.keys import NORMALISERS
 from lpt_data.mix_spec import MADE_COLUMNS
 from lpt_data.option_values import check_names, text
 from lpt_data.progress import Progress, silent
+from lpt_data.run.contamination import named_benchmarks
 from lpt_data.run.gates import Gate, check_policy, gate
 from lpt_data.run.recipe import Recipe, StageSpec
 from lpt_data.run.standing import Standing, standing
-from lpt_data.run.table import STAGES, Given, Tools, named_benchmarks
+from lpt_data.run.table import STAGES, Given, Tools
 from lpt_data.run.totals import totals
 from lpt_data.stage import StageReport, Work
 from lpt_data.works import Source

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from lpt_data import works
 from lpt_data.config import BoilerplateConfig, CleanConfig, DecontaminateConfig, DedupConfig, PairsConfig, SplitConfig
-from lpt_data.option_values import config_of, named_files, text, texts
+from lpt_data.option_values import config_of, text, texts
 from lpt_data.progress import Progress
+from lpt_data.run.contamination import BESIDE, decontaminate, named_benchmarks, settle, write_report
 from lpt_data.run.meaning import semantic_config, with_semantics
 from lpt_data.stage import StageReport, Work
 from lpt_data.works import Source
@@ -124,7 +125,7 @@ def _quality(given: Given) -> Work:
     return works.clean(given.source, _quality_options(given.options, given.where), given.out)
 
 
-# -- boilerplate, dedup, decontaminate
+# -- boilerplate, dedup
 
 
 def _boilerplate_config(options: Options, where: str) -> BoilerplateConfig:
@@ -157,41 +158,6 @@ def _dedup(given: Given) -> Work:
     config = _dedup_config(given.options, given.where)
     config, semantics = with_semantics(config, given.options, given.where, given.path, given.catalog)
     return works.dedup(given.source, config, given.out, given.paths("against"), given.benchmarks(), semantics)
-
-
-def _decontaminate_config(options: Options, where: str) -> DecontaminateConfig:
-    if not named_benchmarks(options):
-        raise UsageError(f"{where} names no benchmark", seen="none", next="benchmark: {gsm8k: test.jsonl}")
-    if options.get("report") is not None:
-        text(options["report"], f"{where}: report")
-    return config_of(DecontaminateConfig, _without(options, "benchmark", "report"), where, benchmarks=())
-
-
-def _contamination(given: Given) -> tuple[Work, Any]:
-    from lpt_data.contamination.report import check_paths
-
-    config = _decontaminate_config(given.options, given.where)
-    chosen = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "benchmarks"}
-    work, read = works.decontaminate(given.source, given.benchmarks(), given.out, **chosen)
-    check_paths(_report(given), given.out, work.dataset, read, dry_run=False)
-    return work, read
-
-
-def _report(given: Given) -> Path | None:
-    told = given.options.get("report")
-    return None if told is None else Path(given.path(told))
-
-
-def _decontaminate(given: Given) -> Work:
-    return _contamination(given)[0]
-
-
-def _contamination_report(given: Given, work: Work, ran: StageReport, progress: Progress) -> None:
-    from lpt_data.contamination import load_benchmarks
-    from lpt_data.contamination.report import write_report
-
-    if (path := _report(given)) is not None:
-        write_report(path, work.dataset, load_benchmarks(given.benchmarks()), ran, progress)
 
 
 # -- split, pairs, mix, drop
@@ -362,14 +328,6 @@ def _against(options: Options) -> tuple[str, ...]:
     return texts(options.get("against") or (), "the option against")
 
 
-def named_benchmarks(options: Options) -> dict[str, tuple[str, ...]]:
-    """Benchmarks as a recipe names them: {NAME: PATH or [PATHS]}, or NAME=PATH and NAME as on the command line."""
-    told = options.get("benchmark") or {}
-    if isinstance(told, dict):
-        return {str(name): texts(paths, f"benchmark {name}") for name, paths in told.items()}
-    return named_files(texts(told, "benchmark"), "benchmark", advice="benchmark: {gsm8k: test.jsonl}", bare=True)
-
-
 def _fields(config: Any, *without: str) -> tuple[str, ...]:
     return tuple(field.name for field in fields(config) if field.name not in without)
 
@@ -380,7 +338,6 @@ _MIX_KEYS = (
 )  # fmt: skip
 _AUDIT = ("contract", "train", "validation", "test", "benchmark", "against", "policy", "key", "tokenizer", "max_length")
 _DROP = ("contract", "check", "key", "tokenizer", "max_length", "against", "benchmark")
-_SECOND = ("semantic", "semantic_numbers", "paraphrases", "perplexity")  # for the command alone
 
 
 def _at(place: int, last: int | None = None) -> Callable[[Options], tuple[int, int]]:
@@ -397,8 +354,8 @@ STAGES: dict[str, Stage] = {
     "quality": Stage(("rules", "languages", "limits"), _at(QUALITY), _quality_options, _quality),
     "drop": Stage(_DROP, _at(CLEAN, MIX), _drop_options, _drop, references=_against),
     "decontaminate": Stage(
-        (*_fields(DecontaminateConfig, "benchmarks", *_SECOND), "benchmark", "report"),
-        _at(DECONTAMINATE), _decontaminate_config, _decontaminate, after=_contamination_report,
+        (*_fields(DecontaminateConfig, "benchmarks"), *BESIDE),
+        _at(DECONTAMINATE), settle, decontaminate, after=write_report,
     ),
     "split": Stage(_fields(SplitConfig), _at(SPLIT), _split_config, _split, parts=_split_parts),
     "pairs": Stage(

@@ -190,6 +190,15 @@ def wrong_completion(answer: str) -> str | None:
     return None if given is None else f"<answer>{'+'.join(map(str, (*given[0], 1)))}</answer>"
 
 
+def committed(completion: str) -> str | None:
+    """The last tagged expression, token by token; None for what is no expression."""
+    expression = last_tagged(completion)
+    try:
+        return None if expression is None else " ".join(tokens(expression)) or None
+    except _Malformed:
+        return None
+
+
 _GOLD = '{"nums": [6, 4], "target": 24}'
 VERIFIER = Verifier(
     name="countdown",
@@ -207,4 +216,5 @@ VERIFIER = Verifier(
         Canary("<answer>8/(3-8/3)</answer>", '{"nums": [3, 3, 8, 8], "target": 24}', 1.0),
         Canary("<answer>6*4</answer>", "no problem at all", None),
     ),
+    committed=committed,
 )

@@ -129,6 +129,12 @@ def wrong_completion(answer: str) -> str | None:
     return None if expected is None else f"The answer is {expected}.\n#### {expected + 1}"
 
 
+def committed(completion: str) -> str | None:
+    """The completion's number, as a fraction in lowest terms."""
+    value = read_number(completion)
+    return None if value is None else str(value)
+
+
 VERIFIER = Verifier(
     name="integer",
     score=score,
@@ -144,4 +150,5 @@ VERIFIER = Verifier(
         Canary("I do not know.", "72", 0.0),
         Canary("#### 72", "seventy-two", None),
     ),
+    committed=committed,
 )

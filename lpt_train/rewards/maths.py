@@ -360,6 +360,20 @@ def score(completion: str, answer: str) -> float | None:
     return float(found is not None and same(found, expected))
 
 
+def committed(completion: str) -> str | None:
+    """What the completion marks as its answer, else its last number."""
+    found = read(said) if (said := marked(completion)) is not None else None
+    value = last_number(completion[-MAX_TAIL:]) if found is None else None
+    return _key(Number(value) if value is not None else found)
+
+
+def _key(answer: Answer | None) -> str | None:
+    if isinstance(answer, Parts):
+        parts = [str(_key(part)) for part in answer.parts]
+        return answer.brackets + ",".join(sorted(parts) if answer.brackets == "{}" else parts)
+    return f"{answer.value}{'%' * answer.percent}" if isinstance(answer, Number) else answer
+
+
 def parse_gold(answer: str) -> bool:
     """Whether the gold answer can be read."""
     return gold(answer) is not None
@@ -402,4 +416,5 @@ VERIFIER = Verifier(
         Canary("I do not know.", "72", 0.0),
         Canary("#### 72", " ", None),
     ),
+    committed=committed,
 )

@@ -22,6 +22,8 @@ class Verifier:
     ``score`` gives 0.0 to 1.0, or None where the gold answer itself cannot be read ("could not score" is never 0).
     ``parse_gold`` says whether an answer can be read at all. ``gold_completion`` gives a completion that must score 1
     (None where none was found) and ``wrong_completion`` one that must score 0: an audit tests every answer both ways.
+    ``committed`` is the answer that a completion gives, written so that equal answers are equal texts (None where it
+    gives none): votes are counted by it. A verifier whose answers cannot be told apart so has none.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Verifier:
     gold_completion: Callable[[str], str | None]
     wrong_completion: Callable[[str], str | None]
     canaries: tuple[Canary, ...]
+    committed: Callable[[str], str | None] | None = None
 
 
 def last_tagged(completion: str, tag: str = "answer") -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli import demo
-from lpt_train.evaluate import Evaluation, ItemScore
+from lpt_train.answers import Evaluation, ItemScore
 from manifests.catalog import Catalog
 from manifests.errors import RefusedError
 from manifests.sql import query

@@ -265,7 +265,7 @@ def test_two_gpus_give_the_losses_of_one(tiny, tmp_path, sharding, use_peft):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     subprocess.run(
         [*torchrun, str(script), str(tmp_path / "jobs.json")],
-        env={**os.environ, "PYTHONPATH": str(script.parents[2])}, check=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[2]), *sys.path])}, check=True, timeout=300,
     )  # fmt: skip
     both = json.loads((tmp_path / "results.json").read_text())["two"]
     assert both["metrics"]["loss"] == pytest.approx(alone["metrics"]["loss"], abs=0.02)

@@ -23,7 +23,7 @@ from lpt_train.packing import epoch_order, units_at
 from lpt_train.reward_head import has_reward_head
 from lpt_train.reward_model import load_reward_model
 from lpt_train.reward_scores import RewardModel
-from lpt_train.tiny import STOP
+from lpt_train.tiny import STOP, make_tiny
 from manifests.catalog import Catalog
 from manifests.errors import LptError, RefusedError
 from manifests.sql import query
@@ -249,6 +249,15 @@ def test_a_run_goes_on_from_a_reward_model(tiny, pairs, tmp_path):
     _, more = run(tmp_path / "first", pairs, tmp_path / "second", max_steps=1, eval_split=pairs)
     assert more[0]["eval_loss"] == pytest.approx(lines[-1]["eval_loss"], abs=1e-4)
     assert has_reward_head(str(latest(first.path / "checkpoints")))
+
+
+def test_a_head_trains_over_a_base_in_four_bits_and_the_saved_model_is_the_trained_one(pairs, tmp_path):
+    pytest.importorskip("bitsandbytes")
+    wide = make_tiny(tmp_path / "wide", hidden=64, layers=1, heads=2)
+    first, lines = run(wide, pairs, tmp_path / "first", load_in_4bit=True, max_steps=3, eval_split=pairs)
+    assert first.body["proof"]["verdict"] == "effective"
+    _, more = run(tmp_path / "first", pairs, tmp_path / "second", max_steps=1, eval_split=pairs)
+    assert more[0]["eval_loss"] == pytest.approx(lines[-1]["eval_loss"], abs=1e-4)
 
 
 def test_padding_that_equals_the_end_changes_no_reward(tiny, pairs, tmp_path):

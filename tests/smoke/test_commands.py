@@ -107,6 +107,10 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
     "train kto": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/kto {SMALL}", RUN),
     "train reward": (f"--unadmitted pairs/train.jsonl --model tiny --out runs/rm {SMALL}", RUN | {"reward_model"}),
     "train grpo": (f"--admitted sums:train --model runs/sft --out runs/grpo {GRPO}", RUN),
+    "train matrix": (
+        "matrix.yaml --out runs/matrix",
+        {"type", "variants", "cells", "winner", "reason", "metric", "seeds", "object", "page"},
+    ),
     "export": (
         "runs/sft --out exported --merge --tolerance 1",
         {"path", "merged", "dtype", "outputs", "digest", "base", "measured", "tainted", "notes"},
@@ -175,6 +179,11 @@ def folder(tmp_path_factory):
     (folder / "mix.yaml").write_text(
         "domains:\n  sums: {inputs: problems.jsonl, weight: 0.75}\n"
         "  held: {inputs: splits/test.jsonl, weight: 0.25, layout: countdown}\ntotal: {rows: 64}\nkind: rlvr\n"
+    )
+    (folder / "matrix.yaml").write_text(
+        "algorithm: sft\nmodel: tiny\nunadmitted: chats.jsonl\nbase: {max_steps: 1, max_length: 256}\n"
+        "variants: {small: {lora_r: 2}, large: {lora_r: 4}}\nseeds: [1]\n"
+        "metric: loss\nbetter: lower\nband: {relative: 0.5}\n"
     )
     (folder / "recipe.yaml").write_text(
         "inputs: docs.jsonl\nstages:\n  - clean: {rules: 'unicode,space'}\n  - dedup: {method: exact}\n"

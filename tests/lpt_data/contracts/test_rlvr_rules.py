@@ -59,6 +59,34 @@ def test_a_verifier_that_raises_on_a_wrong_answer_is_named_not_passed():
     assert "rlvr.verifier.gold_rejected_share" not in results  # it cannot write a completion, so it was not asked
 
 
+def test_what_hangs_on_the_answer_alone_is_asked_once_and_each_prompt_is_scored():
+    calls = []
+
+    class Counting:
+        def parse_gold(self, answer):
+            calls.append(("parse_gold", answer))
+            return answer != "x"
+
+        def score(self, completion, answer):
+            calls.append((completion, answer))
+            return 1.0 if completion == "say 7" else 0.0
+
+    def record(prompt, answer):
+        return {"prompt": [{"role": "user", "content": prompt}], "answer": answer, "verifier": "counting"}
+
+    known = {}
+    first = [record("a", "7"), record("say 7", "7"), record("b", "x")]
+    told = [row.results for row in judge(_batch(*first), {"counting": Counting()}, known)]
+    later = judge(_batch(record("c", "7")), {"counting": Counting()}, known)[0].results
+    assert [call for call in calls if call[0] == "parse_gold"] == [("parse_gold", "7"), ("parse_gold", "x")]
+    assert [call for call in calls if call[0] in ("a", "say 7", "b", "c")] == [("a", "7"), ("say 7", "7"), ("c", "7")]
+    echo = "rlvr.verifier.echo_accepted_share"
+    assert [row.get(echo) for row in told] == [None, "prompt repeated as the answer: scores 1", None]
+    assert echo not in told[2]
+    assert told[2]["rlvr.gold.unparsed_share"] == "counting cannot read 'x'"
+    assert later == told[0]
+
+
 def test_could_not_score_is_no_acceptance():
     class Unsure:
         def parse_gold(self, answer):

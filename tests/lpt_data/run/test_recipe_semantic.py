@@ -45,3 +45,41 @@ def test_settings_that_mean_nothing_are_refused_before_anything_runs(tmp_path, w
     with pytest.raises(UsageError):
         run_in(place_for(tmp_path, wrong))
     assert not (tmp_path / "recipe.work").exists()
+
+
+SECOND = """
+inputs: {pages: pages.jsonl}
+stages:
+  - decontaminate: {benchmark: {b: b.jsonl}, workers: 1, embedder: m, semantic: {threshold: 0.95}}
+"""
+
+
+def with_item(tmp_path, recipe=SECOND):
+    place = place_for(tmp_path, recipe)
+    item = {"question": "the feline sat on the mat", "answer": "yes"}
+    (place / "b.jsonl").write_text(json.dumps(item) + "\n")
+    (place / "pages.jsonl").write_text('{"text": "the cat sat on the mat"}\n{"text": "red car"}\n')
+    return place
+
+
+def test_a_benchmark_is_looked_for_by_its_meaning_too(tmp_path):
+    assert run_in(with_item(tmp_path)).to_json()["rows_out"] == 1
+    plain = SECOND.replace(", embedder: m, semantic: {threshold: 0.95}", "")
+    (tmp_path / "plain").mkdir()
+    assert run_in(with_item(tmp_path / "plain", plain)).to_json()["rows_out"] == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        SECOND.replace(", semantic: {threshold: 0.95}", ""),
+        SECOND.replace("{threshold: 0.95}", "yes"),
+        SECOND.replace("{threshold: 0.95}", "{threshold: 7}"),
+        SECOND.replace("workers: 1", "perplexity: 3"),
+        SECOND.replace("workers: 1", "paraphrases: [3]"),
+    ],
+)
+def test_questions_that_mean_nothing_are_refused_before_anything_runs(tmp_path, wrong):
+    with pytest.raises(UsageError):
+        run_in(with_item(tmp_path, wrong))
+    assert not (tmp_path / "recipe.work").exists()

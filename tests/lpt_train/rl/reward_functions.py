@@ -14,6 +14,10 @@ def good(completions, answers):
     return [float(len(c)) for c in completions]
 
 
+def size_of_batch(completions, answers):
+    return [float(len(completions))] * len(completions)
+
+
 def named(completions, answer, prompts, **kwargs):
     assert len(answer) == len(prompts) == len(completions)
     return [1.0 if c == a else 0.0 for c, a in zip(completions, answer, strict=True)]

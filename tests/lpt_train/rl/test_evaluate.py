@@ -4,18 +4,13 @@ import math
 
 import pytest
 
-from lpt_train.evaluate import (
-    Evaluation,
-    ItemScore,
-    evaluate,
-    interval,
-    mcnemar,
-    paired_difference,
-    paired_interval,
-    wilson,
-)
+from lpt_train.answers import Evaluation, ItemScore
+from lpt_train.compare import paired_difference
+from lpt_train.estimates import interval, mcnemar, paired_interval
+from lpt_train.evaluate import evaluate
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, UsageError
+from manifests.intervals import wilson
 
 
 def test_wilson_by_hand():

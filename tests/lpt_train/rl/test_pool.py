@@ -12,7 +12,7 @@ import pytest
 
 from lpt_train.rewards import REWARDS, parse_rewards, worker
 from lpt_train.rewards.log import BoundedLog
-from lpt_train.rewards.pool import Item, RewardPool
+from lpt_train.rewards.pool import BATCH, Item, RewardPool
 from manifests.errors import BadInputError, UsageError
 
 GOLD = '{"nums": [6, 4], "target": 24}'
@@ -39,6 +39,21 @@ def test_scores_by_the_verifier_of_each_record_and_by_name():
     with pool("countdown") as p:
         assert p.network in ("namespace", "audit hook")
         assert [s.total for s in p.score(mixed[:1] * 40)] == [1.0] * 40
+
+
+def test_messages_to_a_fast_verifier_grow_and_answers_keep_their_order():
+    asked = [Item(f"#### {i}", str(i - i % 2), "integer") for i in range(3000)]
+    with pool("", workers=2) as p:
+        assert [s.total for s in p.score(asked)] == [float(i % 2 == 0) for i in range(3000)]
+        assert [
+            value for value, _ in p.ask("parse_gold", [Item("", "7" if i % 3 else "x", "integer") for i in range(900)])
+        ] == [bool(i % 3) for i in range(900)]
+        assert max(p._sizes.values()) > BATCH
+
+
+def test_a_function_sees_small_batches_however_fast_it_is():
+    with pool("reward_functions:size_of_batch") as p:
+        assert {s.total for s in p.score(items(*"a" * 400))} == {float(BATCH)}
 
 
 def test_weighted_terms_add_and_one_unscorable_term_makes_the_item_unscorable():

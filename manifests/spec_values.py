@@ -84,7 +84,7 @@ def text_value(body: Mapping[str, Any], key: str, where: str = "") -> str | None
 
 def wrong(where: str, value: Any, wanted: str) -> BadInputError:
     """Return the error of a value that is not what its key needs."""
-    return BadInputError(f"the mixture has a wrong {where}", seen=value, next=f"it must be {wanted}")
+    return BadInputError(f"the specification has a wrong {where}", seen=value, next=f"it must be {wanted}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,0 +1,63 @@
+"""``lpt eval`` and ``lpt train matrix`` as commands: what they print, record and end with."""
+
+from __future__ import annotations
+
+import yaml
+from command_line import invoke, refused
+
+
+def test_eval_of_conversations_prints_losses_and_records_them(place, model):
+    ended = invoke("eval", "--admitted", "chats:train", "--model", model, "--json", cwd=place)
+    assert ended.code == 0, ended.stderr
+    (found,) = ended.json["models"].values()
+    measures = {measure["name"]: measure for measure in found["measures"]}
+    assert {"loss", "perplexity", "bits_per_byte", "tokens"} <= set(measures)
+    assert measures["loss"]["low"] <= measures["loss"]["value"] <= measures["loss"]["high"]
+    shown = invoke("manifest", "show", found["objects"][0][:16], cwd=place)
+    assert shown.json["type"] == "lpt.eval/1"
+    both = ("--admitted", "chats:train", "--admitted", "chats:train")
+    ended = invoke("eval", *both, "--model", model, "--baseline", model, "--json", cwd=place)
+    assert [split["paired"]["loss"]["difference"] for split in ended.json["splits"]] == [0.0, 0.0]
+    told = invoke("eval", "--admitted", "chats:train", "--model", model, cwd=place)
+    assert "bits_per_byte" in told.said
+
+
+def test_eval_refuses_sizes_that_are_none(place, model):
+    asked = (
+        "eval",
+        "--admitted",
+        "chats:train",
+        "--model",
+        model,
+        "--match",
+        "words",
+        "--temperature",
+        "1",
+        "--k",
+        "2",
+    )
+    refused(invoke(*asked, "--pass-at", "many", cwd=place), 2, "whole numbers")
+    refused(invoke(*asked, "--pass-at", "4", cwd=place), 2, "at least k samples")
+    refused(invoke(*asked[:5], "--match", "fuzzy", cwd=place), 2, "normaliser")
+    refused(invoke(*asked[:5], "--drift", cwd=place), 2, "second model")
+
+
+def test_a_matrix_without_a_winner_ends_with_4(place, model, tmp_path):
+    body = {
+        "algorithm": "sft", "model": str(model), "admitted": "chats:train", "metric": "loss", "better": "lower",
+        "base": {"max_steps": 1, "lora_r": 2}, "seeds": [1], "band": {"absolute": 1},
+        "variants": {"slow": {"learning_rate": 1e-5}, "fast": {"learning_rate": 1e-3}},
+        "gates": {"loss": "<= 0.001"},
+    }  # fmt: skip
+    spec = tmp_path / "demo.yaml"
+    spec.write_text(yaml.safe_dump(body))
+    ended = invoke("train", "matrix", spec, "--out", tmp_path / "m", "--json", cwd=place)
+    assert ended.code == 4, ended.stderr
+    assert ended.json["winner"] is None
+    shown = invoke("manifest", "show", ended.json["object"], cwd=place)
+    assert shown.json["type"] == "lpt.matrix/1"
+    spec.write_text(yaml.safe_dump({**body, "gates": {}}))
+    told = invoke("train", "matrix", spec, "--out", tmp_path / "m", cwd=place)  # the cells stand, the choice is anew
+    assert told.code == 0, told.stderr
+    assert "winner: " in told.said
+    refused(invoke("train", "matrix", tmp_path / "no.yaml", "--out", tmp_path / "n", cwd=place), 5, "cannot be read")
