@@ -12,6 +12,7 @@ from lpt_train.config import SFTConfig
 from lpt_train.losses.sft import sft_loss
 from lpt_train.models import load_model, placement
 from lpt_train.packing import Row, best_fit_decreasing, render_rows
+from lpt_train.ranks import SOLO
 from lpt_train.sft import _micro_batch
 
 
@@ -19,7 +20,7 @@ def step(model, groups, supervised, execution="eager"):
     """Loss and gradients of one optimizer step whose micro-batches are `groups` of units of rows."""
     model.zero_grad()
     config = SFTConfig(execution=execution, logits_chunk=7)
-    run = _micro_batch(model, placement("cpu"), config, [unit for units in groups for unit in units], 0)
+    run = _micro_batch(model, placement("cpu"), config, [unit for units in groups for unit in units], 0, SOLO)
     assert run.way == execution
     denominator = {"denominator": torch.tensor(float(supervised))}
     total = sum(float(run([row for unit in units for row in unit], denominator)["loss"]) for units in groups)
