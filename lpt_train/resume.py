@@ -41,6 +41,7 @@ def check_resume(
     """
     then, now_ = (
         _flat(defaults or {}) | {key: body.get(key) for key in _IDENTITY}
+        | {"eval split": " ".join(measured_on(body, evaluated=bool(asked["eval"])).values()) or None}
         | {"start_model": body["model"]["digest"], "engine": (body.get("engine") or {"name": "lean"})["name"]}
         | _flat(body["config"])
         for body in (before, asked)
@@ -83,6 +84,14 @@ def check_rates(back: Restored, multiplier: Callable[[int], float], directory: P
 def processes(body: Mapping[str, Any]) -> int:
     """How many processes a recorded run had."""
     return int(body.get("ranks", {}).get("world_size", 1))
+
+
+def measured_on(body: Mapping[str, Any], *, evaluated: bool) -> Mapping[str, str]:
+    """The split (`ref`, `content_root`) that a recorded run is evaluated on, empty without one.
+
+    A record older than this entry does not say it: then it is unknown, which is no split that is `evaluated` now.
+    """
+    return body.get("eval", dict.fromkeys(("ref", "content_root"), "unknown") if evaluated else None) or {}
 
 
 def _length(config: Mapping[str, Any]) -> tuple[str, Any]:

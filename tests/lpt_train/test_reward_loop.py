@@ -246,6 +246,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_one_to_go_on_from(tiny, pai
 
 def test_a_run_goes_on_from_a_reward_model(tiny, pairs, tmp_path):
     first, lines = run(tiny, pairs, tmp_path / "first", eval_split=pairs)
+    assert first.body["eval"] == pairs.identity
     _, more = run(tmp_path / "first", pairs, tmp_path / "second", max_steps=1, eval_split=pairs)
     assert more[0]["eval_loss"] == pytest.approx(lines[-1]["eval_loss"], abs=1e-4)
     assert has_reward_head(str(latest(first.path / "checkpoints")))
