@@ -161,7 +161,7 @@ def check_asked(
 
 
 def choose(tasks: Sequence[T], n: int | None, seed: int) -> list[T]:
-    """`n` tasks (or prompts) drawn by seed, in the order of the split; raises `UsageError` when there are not so many."""
+    """`n` tasks drawn by seed, in the order of the split; raises `UsageError` when there are not so many."""
     if n is None:
         return list(tasks)
     if not 1 <= n <= len(tasks):

@@ -103,6 +103,23 @@ def ratio(parts: Sequence[float], sizes: Sequence[float]) -> Estimate:
     return Estimate(value, value - half, value + half, n)
 
 
+def clustered_share(right: Sequence[int], sizes: Sequence[int]) -> Estimate:
+    """The share of trials that are right, of clusters with `right` among `sizes`; at least one cluster.
+
+    Wilson's interval at the number of independent trials that are worth as much: trials over the design effect, which
+    is the linearised clustered variance over the binomial one (Kish), never more than there are trials. Where all are
+    right or none is, the clusters. Clusters of one trial each give Wilson's interval itself.
+    """
+    total, found = sum(sizes), ratio(right, sizes)
+    simple = found.value * (1 - found.value)
+    effective = float(len(sizes))
+    if simple > 0:
+        variance = ((found.high - found.value) / Z95) ** 2
+        effect = variance * (total - 1) / simple
+        effective = total / max(1.0, effect)
+    return Estimate(found.value, *wilson(found.value * effective, effective), total)
+
+
 def seeds_mean(values: Sequence[float]) -> Estimate:
     """The mean over a few seeds; its interval is Student's, infinite for one seed."""
     return around(values, t95(len(values) - 1))

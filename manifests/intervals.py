@@ -7,8 +7,11 @@ import math
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 
 
-def wilson(k: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of k successes in n; inside [0, 1] and of use at k = 0 and k = n; (0, 1) for n = 0."""
+def wilson(k: float, n: float) -> tuple[float, float]:
+    """Wilson's 95 % interval of k successes in n; inside [0, 1] and of use at k = 0 and k = n; (0, 1) for n = 0.
+
+    Both may be fractions: an effective number of independent trials.
+    """
     if n == 0:
         return 0.0, 1.0
     share, z2 = k / n, Z95 * Z95
