@@ -315,13 +315,11 @@ def show_gain(name: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
     for way, says in (("sampled", "temperature 1, two samples a problem"), ("greedy", "greedy")):
         say(f"  {says}:", style="dim")
         show_paired(found[way])
-    low = found["sampled"].low
-    if not low > 0:
-        say(
-            f"{name} shows no gain at temperature 1: the lower bound {low:+.3f} of the difference is not above zero",
-            style="bold red",
-        )
-    return low > 0
+    sampled = found["sampled"]
+    gained = sampled.significant and sampled.difference > 0
+    if not gained:
+        say(f"{name} shows no gain at temperature 1: {sampled.difference:+.3f} may be chance", style="bold red")
+    return gained
 
 
 QUESTIONS = (

@@ -125,12 +125,16 @@ def show(report: Any) -> None:
     if report.together:
         together = [(measure.name, *_numbers(measure)) for measure in report.together]
         table(["against the baseline", "value", "95 % interval", "n"], together)
+    for note in report.notes:
+        say(note, style="yellow")
 
 
 def show_paired(paired: Any, name: str = "accuracy") -> None:
     """A paired difference in one line; of losses less is better."""
     test = "" if paired.p_value is None else f", McNemar p = {paired.p_value:.2g}"
-    better = paired.high < 0 if name in ("loss", "bits_per_byte") else paired.low > 0
+    better = paired.significant and (
+        paired.difference < 0 if name in ("loss", "bits_per_byte") else paired.difference > 0
+    )
     say(
         f"{name} {paired.before:.3f} → {paired.after:.3f} on the same {paired.n:,} items: "
         f"difference {paired.difference:+.3f}, "
@@ -187,4 +191,5 @@ def _body(report: Any) -> dict[str, Any]:
     if report.paired:
         body["paired"] = {name: found.to_json() for name, found in report.paired.items()}
         body["together"] = [measure.to_json() for measure in report.together]
+        body["notes"] = report.notes
     return body

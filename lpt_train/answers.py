@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from lpt_train.sampler.generate import Sampling, sample
 from lpt_train.tasks import Task, probes, read_tasks
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, UsageError
+
+T = TypeVar("T")
 
 
 class Judge(Protocol):
@@ -158,7 +160,7 @@ def check_asked(
         Matcher(match)
 
 
-def choose(tasks: Sequence[Task], n: int | None, seed: int) -> list[Task]:
+def choose(tasks: Sequence[T], n: int | None, seed: int) -> list[T]:
     """`n` tasks drawn by seed, in the order of the split; raises `UsageError` when there are not so many."""
     if n is None:
         return list(tasks)

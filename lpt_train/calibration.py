@@ -16,6 +16,7 @@ import numpy as np
 from manifests.intervals import wilson
 
 SEPARABLE = "every pair is in its order, so that the likeliest temperature is 0"
+ONE_HALF = "all pairs are of prompts of one half, so that there are no other pairs to fit it on"
 UNINFORMED = "the mean margin is not above 0, so that the likeliest temperature is infinite"
 
 
@@ -103,6 +104,8 @@ def cross_fitted(margins_P: np.ndarray, fold_P: np.ndarray) -> tuple[np.ndarray,
 
     `fold_P` is 0 or 1. Margins stay as they are, and the reason says why, where one half has no best temperature.
     """
+    if len(set(fold_P.tolist())) < 2:
+        return margins_P.astype(np.float64), [None, None], ONE_HALF
     scaled_P = margins_P.astype(np.float64)
     temperatures: list[float | None] = []
     for fold in (0, 1):
@@ -115,11 +118,14 @@ def cross_fitted(margins_P: np.ndarray, fold_P: np.ndarray) -> tuple[np.ndarray,
 
 
 def calibration(margins_P: np.ndarray, fold_P: np.ndarray, bins: int) -> dict[str, Any]:
-    """Everything above of one set of held-out pairs, before and after a temperature that was fitted on other pairs."""
+    """Everything above of one set of held-out pairs, before and after a temperature that was fitted on other pairs.
+
+    The bars of the bins are over pairs as if these were independent, which the pairs of one prompt are not.
+    """
     scaled_P, folds, why = cross_fitted(margins_P, fold_P)
     temperature, why_not = best_temperature(margins_P)
     return {
-        "n": len(margins_P), **_numbers(margins_P, bins),
+        "n": len(margins_P), "bars_are_over": "pairs", **_numbers(margins_P, bins),
         "bins": [asdict(one) for one in reliability(margins_P, bins)],
         "equal_mass_bins": [asdict(one) for one in reliability(margins_P, bins, equal_mass=True)],
         "temperature": {

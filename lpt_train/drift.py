@@ -13,10 +13,12 @@ from collections.abc import Sequence
 import torch
 
 from lpt_train.admitted import AdmittedSplit
+from lpt_train.answers import choose
 from lpt_train.estimates import mean, ratio
 from lpt_train.heads import decoder, head_logits
 from lpt_train.measured import Measure, Subject, check_subject
 from lpt_train.sampler.generate import Completion, Sampling, left_padded, sample
+from lpt_train.steps import dropped_notes
 from manifests.errors import BadInputError, RecordError, RefusedError
 
 _CHUNK = 512  # positions whose two distributions exist at the same time
@@ -33,11 +35,12 @@ def drift(
     max_prompt_length: int = 4096,
     batch_size: int = 256,
     seed: int = 0,
-) -> list[Measure]:
-    """KL(model ‖ baseline) on completions of `n` prompts of the split: `kl` nats a completion, `kl_per_token`.
+) -> tuple[list[Measure], list[str]]:
+    """KL(model ‖ baseline) on completions of `n` prompts of the split: `kl` nats a completion, `kl_per_token`; notes.
 
-    One completion a prompt; intervals are over prompts. Raises `RefusedError` when the models have not the same
-    tokenizer: their distributions are over other tokens.
+    The prompts are drawn by seed from those that fit (all when None); the notes say how many rows have none. One
+    completion a prompt; intervals are over prompts. Raises `RefusedError` when the models have not the same tokenizer:
+    their distributions are over other tokens.
     """
     if subject.renderer.fingerprint != baseline.renderer.fingerprint:
         raise RefusedError(
@@ -46,9 +49,8 @@ def drift(
             next="compare bits per byte, or leave --drift out",
         )  # fmt: skip
     check_subject(subject, split)
-    prompts = prompts_of(split, subject, max_prompt_length)
-    if n is not None:
-        prompts = prompts[: max(1, n)]
+    fitting, dropped = prompts_of(split, subject, max_prompt_length)
+    prompts = choose(fitting, n, seed)
     generator = torch.Generator(subject.place.device).manual_seed(seed)
     sampling = Sampling(max_completion_length, 1.0, batch_size=batch_size)
     groups = sample(
@@ -58,26 +60,33 @@ def drift(
     completions = [group[0] for group in groups]
     sums = divergences(subject, baseline, prompts, completions)
     lengths = [float(len(completion.ids)) for completion in completions]
-    return [Measure.of("kl", mean(sums)), Measure.of("kl_per_token", ratio(sums, lengths))]
+    measures = [Measure.of("kl", mean(sums)), Measure.of("kl_per_token", ratio(sums, lengths))]
+    return measures, [f"drift: {note}" for note in dropped_notes(dropped, len(fitting))]
 
 
-def prompts_of(split: AdmittedSplit, subject: Subject, longest: int) -> list[list[int]]:
-    """The prompts of a split in token ids: of `sft` records what comes before the last assistant turn.
+def prompts_of(split: AdmittedSplit, subject: Subject, longest: int) -> tuple[list[list[int]], dict[str, int]]:
+    """The prompts of a split in token ids, and how many rows were dropped for which reason.
 
-    Rows without a prompt that fits are passed over; raises `BadInputError` when none is left.
+    Of `sft` records the prompt is what comes before the last assistant turn. Raises `BadInputError` when none is left.
     """
-    found = []
+    found: list[list[int]] = []
+    dropped: dict[str, int] = {}
     for row in split.rows():
         messages = row["prompt"] if "prompt" in row else (row.get("messages") or [])[:-1]
         try:
             ids = subject.renderer.encode_prompt(messages, row.get("tools")) if messages else []
-        except RecordError:
-            continue
-        if 0 < len(ids) <= longest:
+            reason = "no_prompt" if not ids else "prompt_too_long" if len(ids) > longest else ""
+        except RecordError as error:
+            reason = error.reason
+        if reason:
+            dropped[reason] = dropped.get(reason, 0) + 1
+        else:
             found.append(ids)
     if not found:
-        raise BadInputError("no row of the split has a prompt to complete", seen=f"{len(split)} rows")
-    return found
+        raise BadInputError(
+            "no row of the split has a prompt to complete", seen=f"{len(split)} rows; dropped {dropped}"
+        )
+    return found, dropped
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from manifests.errors import UsageError
-from manifests.intervals import Z95, wilson
+from manifests.intervals import Z95, newcombe, wilson
 
 RESAMPLES = 2000
 # Two-sided 95 % of Student's t for 1, 2, … degrees of freedom.
@@ -43,9 +43,9 @@ class Estimate:
 class PairedDifference:
     """After minus before on the same items: the mean difference with its 95 % interval, and an exact test.
 
-    The interval is the normal approximation to the mean of paired differences. `gained` and `lost` count the items that
-    got better and worse. `p_value` is McNemar's exact two-sided test over the items that changed sides (None when
-    scores are not all 0 or 1).
+    The interval is Newcombe's for paired shares when all scores are 0 or 1, else Student's for the mean of the paired
+    differences (of a ratio, its linearised one). `gained` and `lost` count the items that got better and worse.
+    `p_value` is McNemar's exact two-sided test over the items that changed sides (None when scores are not all 0 or 1).
     """
 
     n: int
@@ -58,18 +58,29 @@ class PairedDifference:
     lost: int
     p_value: float | None
 
+    @property
+    def significant(self) -> bool:
+        """Whether it is beyond chance at 5 %: by the exact test where there is one, else by an interval without 0."""
+        return self.p_value < 0.05 if self.p_value is not None else self.low > 0 or self.high < 0
+
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
+
+
+def around(values: Sequence[float], critical: float) -> Estimate:
+    """The mean, `critical` standard errors to either side; infinite for one value."""
+    n, value = len(values), sum(values) / len(values)
+    half = critical * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    return Estimate(value, value - half, value + half, n)
 
 
 def interval(scores: Sequence[float]) -> tuple[float, float]:
     """A 95 % interval of a mean: Wilson's when all scores are 0 or 1, else the normal approximation."""
     if all(score in (0.0, 1.0) for score in scores):
         return wilson(int(sum(scores)), len(scores))
-    half = Z95 * float(np.std(scores, ddof=1)) / math.sqrt(len(scores)) if len(scores) > 1 else math.inf
-    mean = sum(scores) / len(scores)
-    return mean - half, mean + half
+    found = around(scores, Z95)
+    return found.low, found.high
 
 
 def mean(scores: Sequence[float]) -> Estimate:
@@ -92,12 +103,26 @@ def ratio(parts: Sequence[float], sizes: Sequence[float]) -> Estimate:
     return Estimate(value, value - half, value + half, n)
 
 
+def clustered_share(right: Sequence[int], sizes: Sequence[int]) -> Estimate:
+    """The share of trials that are right, of clusters with `right` among `sizes`; at least one cluster.
+
+    Wilson's interval at the number of independent trials that are worth as much: trials over the design effect, which
+    is the linearised clustered variance over the binomial one (Kish), never more than there are trials. Where all are
+    right or none is, the clusters. Clusters of one trial each give Wilson's interval itself.
+    """
+    total, found = sum(sizes), ratio(right, sizes)
+    simple = found.value * (1 - found.value)
+    effective = float(len(sizes))
+    if simple > 0:
+        variance = ((found.high - found.value) / Z95) ** 2
+        effect = variance * (total - 1) / simple
+        effective = total / max(1.0, effect)
+    return Estimate(found.value, *wilson(found.value * effective, effective), total)
+
+
 def seeds_mean(values: Sequence[float]) -> Estimate:
     """The mean over a few seeds; its interval is Student's, infinite for one seed."""
-    n = len(values)
-    value = sum(values) / n
-    half = t95(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else math.inf
-    return Estimate(value, value - half, value + half, n)
+    return around(values, t95(len(values) - 1))
 
 
 def t95(degrees: int) -> float:
@@ -140,13 +165,16 @@ def paired_interval(before: Sequence[float], after: Sequence[float]) -> PairedDi
     """The paired difference of two equally long lists of scores (at least two items), of which more is better."""
     n = _same_items(before, after)
     differences = [b - a for a, b in zip(before, after, strict=True)]
-    middle = sum(differences) / n
-    half = Z95 * math.sqrt(sum((d - middle) ** 2 for d in differences) / (n - 1) / n)
     gained, lost = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-    binary = all(score in (0.0, 1.0) for score in (*before, *after))
+    found, p_value = around(differences, t95(n - 1)), None
+    low, high = found.low, found.high
+    if all(score in (0.0, 1.0) for score in (*before, *after)):
+        both = sum(a == b == 1.0 for a, b in zip(before, after, strict=True))
+        low, high = newcombe(both, lost, gained, n - both - lost - gained)
+        p_value = mcnemar(gained, lost)
     return PairedDifference(
-        n=n, before=sum(before) / n, after=sum(after) / n, difference=middle, low=middle - half, high=middle + half,
-        gained=gained, lost=lost, p_value=mcnemar(gained, lost) if binary else None,
+        n=n, before=sum(before) / n, after=sum(after) / n, difference=found.value, low=low, high=high, gained=gained,
+        lost=lost, p_value=p_value,
     )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ class SplitReport:
     found: dict[str, list[Evaluation | Likelihood]] = field(default_factory=dict)
     paired: dict[str, PairedDifference] = field(default_factory=dict)
     together: list[Measure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # on what was measured of both together
 
 
 def evaluate(
@@ -114,7 +115,9 @@ def evaluate_splits(
         if options.drift:
             kept.append(subject)
     for report, split in zip(reports, splits, strict=True) if len(models) > 1 else ():
-        moved = _drift(kept[-1], kept[0], split, options) if options.drift else []
+        moved: list[Measure] = []
+        if options.drift:
+            moved, report.notes = _drift(kept[-1], kept[0], split, options)
         for before, after in zip(report.found[models[0]], report.found[models[1]], strict=True):
             paired, together = compare(before, after)
             report.paired |= paired
@@ -124,7 +127,9 @@ def evaluate_splits(
     return reports
 
 
-def _drift(model: Subject, baseline: Subject, split: AdmittedSplit, options: EvalOptions) -> list[Measure]:
+def _drift(
+    model: Subject, baseline: Subject, split: AdmittedSplit, options: EvalOptions
+) -> tuple[list[Measure], list[str]]:
     return drift(
         model, baseline, split, n=options.n, max_completion_length=options.max_completion_length,
         batch_size=options.batch_size, seed=options.seed,

@@ -159,7 +159,7 @@ def probe(model: Path, asked: Mapping[str, Any], catalog: Catalog) -> dict[str, 
     subject = load_subject(str(model), merge=True)
     sampling = Sampling(int(options.get("max_completion_length", EvalOptions.max_completion_length)), 0.0)
     seconds = []
-    prompts = prompts_of(split, subject, EvalOptions.max_length)
+    prompts, _ = prompts_of(split, subject, EvalOptions.max_length)
     for prompt in [prompts[0], *prompts[:TIMED]]:  # the first one twice: its first time is a warm-up
         generator = torch.Generator(subject.place.device).manual_seed(0)
         began = time.perf_counter()

@@ -28,16 +28,19 @@ def write_reliability_page(path: Path, body: dict[str, Any], model: str) -> None
     scores = [(name, told[name], held.get(name)) for name in names]
     rows = [(b["low"], b["high"], b["n"], b["confidence"], b["accuracy"]) for b in told["bins"]]
     why = temperature["why_not"] or temperature["held_out_why_not"]
-    facts = [("accuracy", body["accuracy"]), ("pairs", body["pairs"]), ("mean margin", body["mean_margin"])]
+    facts = [(name.replace("_", " "), body[name]) for name in ("accuracy", "accuracy_low", "accuracy_high")]
+    facts += [("pairs", body["pairs"]), ("prompts", body["prompts"]), ("mean margin", body["mean_margin"])]
     facts += [(f"length: {name}", value) for name, value in body["length"].items()]
     facts += [(f"position: {name}", value) for name, value in body["position"].items()]
     write_page(
         path, "Reliability of a reward model",
-        el("p", f"{model} after training, on {body['split']}: {body['pairs']:,} pairs."),
+        el("p", f"{model} after training, on {body['split']}: {body['pairs']:,} pairs of {body['prompts']:,} prompts."),
         el("p", "Across: the chance s(|margin|) that the model gives to the side it prefers. Up: how often it is so."),
+        el("p", "The interval of the accuracy is clustered by prompt; bars are over pairs and too short where a prompt has "
+           "several.", class_="dim"),
         drawn, table(["from", "to", "pairs", "claimed", "right"], rows),
         el("p", "Best temperature: ", _shown(temperature["value"]), f" ({why})" if why else "."),
-        table(["score", "as it is", "after a temperature fitted on other pairs"], scores),
+        table(["score", "as it is", "after a temperature fitted on other prompts"], scores),
         table(["measure", "value"], facts),
     )  # fmt: skip
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,14 @@ import numpy as np
 from lpt_train.admitted import AdmittedSplit
 from lpt_train.calibration import calibration
 from lpt_train.config_reward import RewardConfig
+from lpt_train.estimates import clustered_share
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.rankings import Rankings
 from lpt_train.reward_batch import rewards_of
 from lpt_train.reward_bias import length_bias, position_bias
 from lpt_train.reward_pages import write_reliability_page
+from manifests.canon import canonical_json
 from manifests.files import write_atomic
-from manifests.intervals import wilson
 
 NO_SPLIT = "there is no evaluation split (--eval)"
 STOPPED = {"status": "skipped", "reason": "the run was stopped before its last step"}
@@ -46,10 +49,11 @@ def reward_report(
     exchanged_S = rewards_of(run_micro_batch, rows[::-1], size).numpy()[::-1]
     places_P_2, records_P = _pairs(held_out)
     lengths_S = np.array([row.supervised for row in rows])
-    fold_P = np.array([_fold(split.record_ids[record]) for record in records_P])
+    prompt_of = [canonical_json(row.get("prompt")) for row in split.rows()]
+    prompts_P = [prompt_of[record] for record in records_P]
     body = {
         "status": "measured", "split": split.ref,
-        **measures(rewards_S[places_P_2], lengths_S[places_P_2], fold_P, config.calibration_bins),
+        **measures(rewards_S[places_P_2], lengths_S[places_P_2], prompts_P, config.calibration_bins),
         "position": position_bias(rewards_S[places_P_2], exchanged_S[places_P_2]),
         "rewards": {
             "mean": float(rewards_S.mean()), "sd": float(rewards_S.std()), "min": float(rewards_S.min()),
@@ -64,14 +68,20 @@ def reward_report(
     }
 
 
-def measures(rewards_P_2: np.ndarray, lengths_P_2: np.ndarray, fold_P: np.ndarray, bins: int) -> dict[str, Any]:
-    """Accuracy with Wilson's interval, calibration and length bias of pairs; column 0 is the chosen side."""
+def measures(rewards_P_2: np.ndarray, lengths_P_2: np.ndarray, prompts_P: Sequence[bytes], bins: int) -> dict[str, Any]:
+    """Accuracy, calibration and length bias of pairs; column 0 is the chosen side.
+
+    Pairs of one prompt are no independent observations: the interval of the accuracy is clustered by prompt, and a
+    temperature is judged on pairs of other prompts than those that it was fitted on.
+    """
     margins_P = rewards_P_2[:, 0].astype(np.float64) - rewards_P_2[:, 1]
-    right, n = int((margins_P > 0).sum()), len(margins_P)
-    low, high = wilson(right, n)
+    sizes = Counter(prompts_P)
+    right = Counter(prompt for prompt, margin in zip(prompts_P, margins_P, strict=True) if margin > 0)
+    accuracy = clustered_share([right[prompt] for prompt in sizes], list(sizes.values()))
+    fold_P = np.array([_fold(prompt) for prompt in prompts_P])
     return {
-        "pairs": n, "accuracy": right / n, "accuracy_low": low, "accuracy_high": high,
-        "ties": int((margins_P == 0).sum()), "mean_margin": float(margins_P.mean()),
+        "pairs": accuracy.n, "prompts": len(sizes), "accuracy": accuracy.value, "accuracy_low": accuracy.low,
+        "accuracy_high": accuracy.high, "ties": int((margins_P == 0).sum()), "mean_margin": float(margins_P.mean()),
         "calibration": calibration(margins_P, fold_P, bins), "length": length_bias(rewards_P_2, lengths_P_2),
     }  # fmt: skip
 
@@ -88,6 +98,6 @@ def _pairs(held_out: Rankings) -> tuple[np.ndarray, list[int]]:
     return np.array(places).reshape(-1, 2), records
 
 
-def _fold(record_id: str) -> int:
-    """Which half of the pairs a record belongs to: by its id, whatever stands beside it."""
-    return hashlib.sha256(f"lpt-fold/1\0{record_id}".encode()).digest()[0] & 1
+def _fold(prompt: bytes) -> int:
+    """Which half the pairs of a prompt belong to: by its canonical form, whatever stands beside it."""
+    return hashlib.sha256(b"lpt-fold/2\0" + prompt).digest()[0] & 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lpt_train.calibration import (
+    ONE_HALF,
     SEPARABLE,
     UNINFORMED,
     best_temperature,
@@ -110,6 +111,7 @@ def test_one_half_without_a_temperature_leaves_the_margins_alone():
     scaled, temperatures, why = cross_fitted(margins, fold)
     assert (scaled.tolist(), temperatures, why) == (margins.tolist(), [None, None], SEPARABLE)
     assert calibration(margins, fold, 5)["temperature"]["held_out"] is None
+    assert cross_fitted(drawn(50, 1.0), np.zeros(50))[2] == ONE_HALF
 
 
 def test_huge_margins_stay_finite():

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from lpt_train.estimates import bootstrap, paired_ratio, pass_at_k, ratio, seeds_mean, t95
+from lpt_train.estimates import bootstrap, clustered_share, mean, paired_ratio, pass_at_k, ratio, seeds_mean, t95
 from manifests.errors import UsageError
 from manifests.intervals import wilson
 
@@ -54,6 +54,17 @@ def test_the_ratio_interval_covers():
         found = ratio(list(sizes * random.normal(1.5, 0.4, 200)), list(sizes))
         hits += found.low <= 1.5 <= found.high
     assert 0.92 <= hits / 400 <= 0.975
+
+
+def test_a_clustered_share_by_hand():
+    # 2 of 2, 0 of 2, 1 of 2: share 1/2, residuals 1, -1, 0; variance 3/2 * 2 / 36 = 1/12; binomial 1/4 / 5 = 1/20
+    found = clustered_share([2, 0, 1], [2, 2, 2])
+    effective = 6 / ((1 / 12) / (1 / 20))
+    assert (found.value, found.n) == (0.5, 6)
+    assert (found.low, found.high) == pytest.approx(wilson(effective / 2, effective))
+    assert clustered_share([1, 0, 1, 1], [1, 1, 1, 1]) == mean([1.0, 0.0, 1.0, 1.0])
+    assert clustered_share([3, 3], [3, 3]).low == wilson(2, 2)[0]  # two prompts, not six pairs
+    assert (clustered_share([1], [3]).low, clustered_share([1], [3]).high) == (0.0, 1.0)
 
 
 def test_paired_ratio_needs_the_pairing():

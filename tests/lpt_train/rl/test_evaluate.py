@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -10,7 +11,7 @@ from lpt_train.estimates import interval, mcnemar, paired_interval
 from lpt_train.evaluate import evaluate
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, UsageError
-from manifests.intervals import wilson
+from manifests.intervals import newcombe, wilson
 
 
 def test_wilson_by_hand():
@@ -21,13 +22,46 @@ def test_wilson_by_hand():
     assert wilson(0, 0) == (0.0, 1.0)
 
 
-def test_paired_interval_by_hand():
-    # differences 1, 1, 0, -1, 0, 0, 0, 1: mean 0.25, sample variance (4 - 8/16) / 7
+def test_newcombe_by_hand():
+    # Newcombe 1998, paired data, method 10: 36, 12, 2, 0 of 50, and 54 items that all succeed twice
+    assert newcombe(36, 2, 12, 0) == pytest.approx((0.0569, 0.3404), abs=5e-5)
+    assert newcombe(36, 12, 2, 0) == pytest.approx((-0.3404, -0.0569), abs=5e-5)
+    assert newcombe(54, 0, 0, 0) == pytest.approx((-0.0664, 0.0664), abs=5e-5)
+    for counts in itertools.product(range(5), repeat=4):
+        if n := sum(counts):
+            low, high = newcombe(*counts)
+            assert -1 <= low <= (counts[2] - counts[1]) / n <= high <= 1
+            assert high - low > 0.05
+
+
+def test_paired_interval_of_right_and_wrong_by_hand():
+    # 3 right twice, 1 lost, 3 gained, 1 wrong twice: no correlation (3 * 1 - 1 * 3), Wilson's intervals of 4 and 6 of 8
     found = paired_interval([0, 0, 1, 1, 0, 1, 1, 0], [1, 1, 1, 0, 0, 1, 1, 1])
-    half = 1.959964 * math.sqrt((4 - 8 / 16) / 7 / 8)
-    assert (found.difference, found.low, found.high) == pytest.approx((0.25, 0.25 - half, 0.25 + half))
+    assert wilson(4, 8) == pytest.approx((0.2152, 0.7848), abs=5e-5)
+    assert wilson(6, 8) == pytest.approx((0.4093, 0.9285), abs=5e-5)
+    low = 0.25 - math.hypot(0.75 - 0.4093, 0.7848 - 0.5)
+    high = 0.25 + math.hypot(0.9285 - 0.75, 0.5 - 0.2152)
+    assert (found.difference, found.low, found.high) == pytest.approx((0.25, low, high), abs=1e-4)
     assert (found.gained, found.lost, found.n) == (3, 1, 8)
     assert found.p_value == pytest.approx(2 * (1 + 4) / 16)
+
+
+def test_paired_interval_of_continuous_scores_is_students():
+    # differences 1, 2, 3: mean 2, standard deviation 1, 4.3027 of t with two degrees of freedom
+    found = paired_interval([0.5, 0.5, 0.5], [1.5, 2.5, 3.5])
+    half = 4.3027 / math.sqrt(3)
+    assert (found.low, found.high, found.p_value) == (pytest.approx(2 - half), pytest.approx(2 + half), None)
+    assert not found.significant
+    assert paired_interval([0.5, 0.5], [1.5, 1.6]).significant
+
+
+def test_three_items_that_all_gained_are_no_proof():
+    # Wilson's intervals of 0 and 3 of 3 end at 0.5615 and 0.4385
+    found = paired_interval([0, 0, 0], [1, 1, 1])
+    assert (found.low, found.high) == (pytest.approx(1 - math.sqrt(2) * 0.5615, abs=1e-4), 1.0)
+    assert (found.p_value, found.significant) == (0.25, False)
+    assert paired_interval([0] * 6, [1] * 6).significant  # 2 / 64
+    assert paired_interval([1] * 6, [0] * 6).significant
 
 
 def test_pairing_is_worth_something():
