@@ -20,7 +20,7 @@ import torch
 
 from lpt_train.admitted import AdmittedSplit, kinds_beside, load_split, load_unadmitted
 from lpt_train.algorithms import ALGORITHMS, config_of
-from lpt_train.config import to_mapping
+from lpt_train.config import flattened, to_mapping
 from lpt_train.matrix_cell import CellProcess, CellTask, keep_values, kept_values
 from lpt_train.matrix_choice import CellResult, Choice, choose
 from lpt_train.matrix_page import page
@@ -232,11 +232,11 @@ def _check_same(spec: MatrixSpec, cell: Cell, folder: Path, record: Mapping[str,
     here = {
         "algorithm": record.get("algorithm"), "content_root": record.get("content_root"),
         "eval.content_root": measured_on(record, evaluated=splits.eval is not None).get("content_root"),
-        **_flat(record["config"]),
+        **flattened(record["config"]),
     }  # fmt: skip
     asked = {
         "algorithm": spec.algorithm, "content_root": splits.train.content_root,
-        "eval.content_root": splits.eval.content_root if splits.eval is not None else None, **_flat(wanted),
+        "eval.content_root": splits.eval.content_root if splits.eval is not None else None, **flattened(wanted),
     }  # fmt: skip
     differ = sorted(name for name in here.keys() | asked.keys() if here.get(name) != asked.get(name))
     if differ:
@@ -245,13 +245,6 @@ def _check_same(spec: MatrixSpec, cell: Cell, folder: Path, record: Mapping[str,
             seen="; ".join(f"{name}: {here.get(name)} there, {asked.get(name)} asked" for name in differ[:5]),
             next="give another --out, or the specification that the matrix was started with",
         )  # fmt: skip
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _splits(spec: MatrixSpec, catalog: Catalog) -> _Splits:
