@@ -36,7 +36,7 @@ def write_reliability_page(path: Path, body: dict[str, Any], model: str) -> None
         path, "Reliability of a reward model",
         el("p", f"{model} after training, on {body['split']}: {body['pairs']:,} pairs of {body['prompts']:,} prompts."),
         el("p", "Across: the chance s(|margin|) that the model gives to the side it prefers. Up: how often it is so."),
-        el("p", "The interval of the accuracy is clustered by prompt; bars are over pairs and too short where a prompt has "
+        el("p", "The interval of the accuracy is clustered by prompt; bars are over pairs: too short if a prompt has "
            "several.", class_="dim"),
         drawn, table(["from", "to", "pairs", "claimed", "right"], rows),
         el("p", "Best temperature: ", _shown(temperature["value"]), f" ({why})" if why else "."),
