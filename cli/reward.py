@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.dedup import finish
-from cli.options import CatalogDir, Inputs, Json, Layout, examples
+from cli.options import CatalogDir, Inputs, Json, Layout, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head
 from manifests.errors import UsageError
 
@@ -146,7 +146,7 @@ def curve(
         Scored(name(row, prompt_id, place), number(row, proxy, place), number(row, gold, place))
         for place, row in rows_of(inputs)
     ]
-    found = measured(rows, None if n is None else sizes(n))
+    found = measured(rows, None if n is None else numbers_of(n, "--n"))
     if out is not None:
         write_curve_page(out, found, ", ".join(inputs))
     if json:
@@ -183,11 +183,3 @@ def export(
     say(f"{told['path']}: read back by transformers, largest difference {told['largest_difference']:.2g}")
     if told["tainted"]:
         say("marked: its data was not admitted, or it is a control", style="yellow")
-
-
-def sizes(text: str) -> list[int]:
-    """``"1,2,4"`` as numbers."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as problem:
-        raise UsageError("--n takes whole numbers with a comma between", seen=text, next="--n 1,2,4,8") from problem
