@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import CatalogDir, Json, examples
+from cli.options import CatalogDir, Json, examples, numbers_of
 from cli.output import as_json, say, table, tell_head
 from manifests.errors import UsageError
 from manifests.files import write_atomic
@@ -92,9 +92,9 @@ def evaluate(
     _check_scores(scores)
     opened = Catalog.open(catalog)
     options = EvalOptions(
-        reward=reward, match=match, n=n, temperature=temperature, k=k, pass_at=_sizes(pass_at), seed=seed,
-        max_completion_length=max_tokens, max_length=max_length, domain_column=domain_column, batch_size=batch_size,
-        drift=drift,
+        reward=reward, match=match, n=n, temperature=temperature, k=k,
+        pass_at=numbers_of(pass_at, "--pass-at"), seed=seed, max_completion_length=max_tokens, max_length=max_length,
+        domain_column=domain_column, batch_size=batch_size, drift=drift,
     )  # fmt: skip
     models = [name for name in (baseline, model) if name is not None]
     reports = evaluate_splits(models, [load_split(ref, catalog=opened) for ref in admitted], options, catalog=opened)
@@ -157,13 +157,6 @@ def _notes(evaluation: Any) -> list[str]:
 def _numbers(measure: Any) -> tuple[float, str, int]:
     exact = measure.low == measure.high == measure.value
     return measure.value, "" if exact else f"{measure.low:.4g} – {measure.high:.4g}", measure.n
-
-
-def _sizes(text: str | None) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in (text or "").split(",") if part.strip())
-    except ValueError as error:
-        raise UsageError("--pass-at takes whole numbers", seen=text, next="--pass-at 1,4,8") from error
 
 
 def _check_scores(path: Path | None) -> None:

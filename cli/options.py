@@ -155,6 +155,16 @@ def _yaml_mapping(file: Path) -> dict[str, object]:
     return {str(key): value for key, value in loaded.items()}
 
 
+def numbers_of(given: str | None, option: str) -> tuple[int, ...]:
+    """``"1, 2, 4"`` as ``(1, 2, 4)``; raises `UsageError` under the name of the option."""
+    try:
+        return tuple(int(part) for part in names_of(given))
+    except ValueError as problem:
+        raise UsageError(
+            f"{option} takes whole numbers with a comma between", seen=given, next=f"{option} 1,2,4,8"
+        ) from problem
+
+
 def names_of(given: str | None) -> tuple[str, ...]:
     """``"en, zh"`` as ``("en", "zh")``."""
     return tuple(name.strip() for name in (given or "").split(",") if name.strip())

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.dedup import finish
-from cli.options import CatalogDir, Inputs, Json, Layout, examples
+from cli.options import CatalogDir, Inputs, Json, Layout, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head
 from manifests.errors import UsageError
 
@@ -146,7 +146,7 @@ def curve(
         Scored(name(row, prompt_id, place), number(row, proxy, place), number(row, gold, place))
         for place, row in rows_of(inputs)
     ]
-    found = measured(rows, None if n is None else sizes(n))
+    found = measured(rows, None if n is None else numbers_of(n, "--n"))
     if out is not None:
         write_curve_page(out, found, ", ".join(inputs))
     if json:
@@ -190,11 +190,3 @@ def export(
         for note in made.notes:
             say(note, style="yellow")
     tell_head(opened)
-
-
-def sizes(text: str) -> list[int]:
-    """``"1,2,4"`` as numbers."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as problem:
-        raise UsageError("--n takes whole numbers with a comma between", seen=text, next="--n 1,2,4,8") from problem

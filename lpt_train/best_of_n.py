@@ -18,10 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
+from lpt_train.estimates import Estimate, around
 from manifests.errors import BadInputError, UsageError
 from manifests.intervals import Z95
 
@@ -56,7 +58,8 @@ class Point:
 class OverOptimisation:
     """The curve, the n at which gold is largest, and what is lost from there to the largest n, paired by prompt.
 
-    `over_optimised` says that this loss is larger than chance: its 95 % interval lies above 0.
+    The interval of the loss holds for every n that could have been the peak (Bonferroni): the largest of several means
+    was picked by looking. `over_optimised` says that the loss is larger than chance: its interval lies above 0.
     """
 
     points: tuple[Point, ...]
@@ -103,16 +106,19 @@ def curve(scored: Sequence[Scored], ns: Sequence[int] | None = None) -> OverOpti
     proxy_P_n, gold_P_n = np.array(proxies), np.array(golds)
     points = tuple(
         Point(
-            n, kl(n), *interval(proxy_P_n[:, i]), *interval(gold_P_n[:, i]), *interval(gold_P_n[:, i] - gold_P_n[:, 0])
+            n,
+            kl(n),
+            *_interval(proxy_P_n[:, i]),
+            *_interval(gold_P_n[:, i]),
+            *_interval(gold_P_n[:, i] - gold_P_n[:, 0]),
         )
         for i, n in enumerate(wanted)
     )
-    peak = int(np.argmax([point.gold for point in points]))
-    loss, low, high = interval(gold_P_n[:, peak] - gold_P_n[:, -1])
+    peak, loss = loss_since_peak(gold_P_n)
     return OverOptimisation(
         points, len(kept), sum(len(group) for group in kept.values()),
-        {"completions_without_a_score": unscored, "prompts_with_too_few": short}, wanted[peak], loss, low, high,
-        over_optimised=low > 0, correlation=_within_prompts(kept),
+        {"completions_without_a_score": unscored, "prompts_with_too_few": short}, wanted[peak], loss.value, loss.low,
+        loss.high, over_optimised=loss.low > 0, correlation=_within_prompts(kept),
     )  # fmt: skip
 
 
@@ -134,11 +140,21 @@ def expected_best(proxy_N: np.ndarray, gold_N: np.ndarray, n: int) -> float:
     return total
 
 
-def interval(values_P: np.ndarray) -> tuple[float, float, float]:
-    """The mean over prompts, and its 95 % interval by the normal approximation (n - 1 in the variance)."""
-    mean = float(values_P.mean())
-    half = Z95 * float(values_P.std(ddof=1)) / math.sqrt(len(values_P))
-    return mean, mean - half, mean + half
+def loss_since_peak(gold_P_n: np.ndarray) -> tuple[int, Estimate]:
+    """The place of the largest mean of the columns, and its mean difference to the last column, paired by prompt.
+
+    The 95 % interval holds for all earlier columns together (Bonferroni): under no difference at all, one time of forty
+    at most the interval of whichever column is picked lies above 0.
+    """
+    peak = int(gold_P_n.mean(0).argmax())
+    earlier = gold_P_n.shape[1] - 1
+    return peak, around(gold_P_n[:, peak] - gold_P_n[:, -1], NormalDist().inv_cdf(1 - 0.025 / earlier))
+
+
+def _interval(values_P: np.ndarray) -> tuple[float, float, float]:
+    """The mean over prompts, and its 95 % interval by the normal approximation."""
+    found = around(values_P, Z95)
+    return found.value, found.low, found.high
 
 
 def _by_prompt(scored: Sequence[Scored]) -> tuple[dict[str, list[tuple[float, float]]], int]:

@@ -68,9 +68,9 @@ class PairedDifference:
         return asdict(self)
 
 
-def around(values: Sequence[float], critical: float) -> Estimate:
+def around(values: Sequence[float] | np.ndarray, critical: float) -> Estimate:
     """The mean, `critical` standard errors to either side; infinite for one value."""
-    n, value = len(values), sum(values) / len(values)
+    n, value = len(values), float(sum(values)) / len(values)
     half = critical * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else math.inf
     return Estimate(value, value - half, value + half, n)
 

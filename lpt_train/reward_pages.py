@@ -36,8 +36,8 @@ def write_reliability_page(path: Path, body: dict[str, Any], model: str) -> None
         path, "Reliability of a reward model",
         el("p", f"{model} after training, on {body['split']}: {body['pairs']:,} pairs of {body['prompts']:,} prompts."),
         el("p", "Across: the chance s(|margin|) that the model gives to the side it prefers. Up: how often it is so."),
-        el("p", "The interval of the accuracy is clustered by prompt; bars are over pairs: too short if a prompt has "
-           "several.", class_="dim"),
+        el("p", "The interval of the accuracy is clustered by prompt; bars are over pairs and too short where a "
+           "prompt has several.", class_="dim"),
         drawn, table(["from", "to", "pairs", "claimed", "right"], rows),
         el("p", "Best temperature: ", _shown(temperature["value"]), f" ({why})" if why else "."),
         table(["score", "as it is", "after a temperature fitted on other prompts"], scores),
@@ -65,7 +65,8 @@ def write_curve_page(path: Path, found: OverOptimisation, of: str) -> None:
         path, "Best of n by a reward model",
         el("p", f"{of}: {found.completions:,} completions of {found.prompts:,} prompts. Left out: {left_out}."),
         el("p", verdict(found)), *drawn, table(columns, rows),
-        el("p", "Intervals are 95 %, over prompts. KL is in nats and an upper bound.", class_="dim"),
+        el("p", "Intervals are 95 %, over prompts; that of the loss since the peak for every n together. KL is in nats "
+           "and an upper bound.", class_="dim"),
     )  # fmt: skip
 
 

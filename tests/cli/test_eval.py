@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import yaml
-from command_line import invoke, refused
+from command_line import invoke, jsonl, refused
 
 
 def test_eval_of_conversations_prints_losses_and_records_them(place, model):
@@ -57,6 +57,22 @@ def test_eval_refuses_sizes_that_are_none(place, model):
     refused(invoke(*asked, "--pass-at", "4", cwd=place), 2, "at least k samples")
     refused(invoke(*asked[:5], "--match", "fuzzy", cwd=place), 2, "normaliser")
     refused(invoke(*asked[:5], "--drift", cwd=place), 2, "second model")
+
+
+def test_drift_says_which_rows_it_left_out(place, model):
+    words = ("one", "two", "three", "four", "long " * 1000)
+    rows = [[{"role": "user", "content": word}, {"role": "assistant", "content": "yes"}] for word in words]
+    jsonl(place / "long.jsonl", [{"messages": row} for row in rows])
+    admitted = invoke("admit", "long", "--contract", "sft", "--train", "long.jsonl", cwd=place)
+    assert admitted.code in (0, 3), admitted.stderr
+    asked = ("eval", "--admitted", "long:train", "--model", model, "--baseline", model, "--drift", "--max-tokens", 2)
+    ended = invoke(*asked, "--n", 3, "--json", cwd=place)
+    assert ended.code == 0, ended.stderr
+    assert ended.json["notes"] == ["drift: 1 of 5 rows were dropped: prompt_too_long 1"]
+    assert {measure["name"]: measure["n"] for measure in ended.json["together"]} == {"kl": 3, "kl_per_token": 3}
+    told = invoke(*asked, "--n", 3, cwd=place)
+    assert "1 of 5 rows were dropped: prompt_too_long 1" in told.said
+    refused(invoke(*asked, "--n", 5, cwd=place), 2, "not so many items", "4 items")
 
 
 def test_a_matrix_without_a_winner_ends_with_4(place, model, tmp_path):
