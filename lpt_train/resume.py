@@ -42,7 +42,7 @@ def check_resume(
     """
     then, now_ = (
         flattened(defaults or {}) | {key: body.get(key) for key in _IDENTITY}
-        | {"eval split": " ".join(measured_on(body, evaluated=bool(asked["eval"])).values()) or None}
+        | {"eval split": " ".join(measured_on(body, evaluated=bool(asked.get("eval"))).values()) or None}
         | {"start_model": body["model"]["digest"], "engine": (body.get("engine") or {"name": "lean"})["name"]}
         | flattened(body["config"])
         for body in (before, asked)
