@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from json import dumps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli.options import CatalogDir, Json, examples, numbers_of
 from cli.output import as_json, say, table, tell_head
+from manifests.errors import UsageError
+from manifests.files import write_atomic
 
 EXAMPLES = examples(
     "lpt eval --admitted sums:test --model runs/grpo",
     "lpt eval --admitted sums:test --model runs/grpo --baseline ./model --n 500 --json",
     "lpt eval --admitted gsm8k:test --model ./model --temperature 0.7 --k 8 --pass-at 1,4,8",
+    "lpt eval --admitted gsm8k:train --model ./model --temperature 1 --k 8 --n 500 --scores rates.json",
     "lpt eval --admitted chats:validation --admitted chats:test --model runs/sft --baseline ./model",
     "lpt eval --admitted facts:test --model runs/sft --match words --max-tokens 16",
     "lpt eval --admitted pairs:test --model runs/dpo --baseline runs/sft --drift --n 64",
@@ -62,6 +68,13 @@ def evaluate(
     drift: Annotated[
         bool, typer.Option("--drift", help="KL to --baseline, on completions sampled from --model.")
     ] = False,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .json file for the score of each item: the pass rates that `lpt data audit --scored` reads.",
+            show_default=False,
+        ),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Completions sampled at the same time.")] = 256,
     seed: Annotated[int, typer.Option(help="Seed of the choice of items and of sampling.")] = 0,
     catalog: CatalogDir = None,
@@ -73,6 +86,8 @@ def evaluate(
     from lpt_train.evaluate import EvalOptions, evaluate_splits
     from manifests.catalog import Catalog
 
+    if scores is not None and scores.suffix != ".json":
+        raise UsageError("--scores is a .json file", seen=str(scores), next=f"--scores {scores.with_suffix('.json')}")
     opened = Catalog.open(catalog)
     options = EvalOptions(
         reward=reward, match=match, n=n, temperature=temperature, k=k,
@@ -81,6 +96,8 @@ def evaluate(
     )  # fmt: skip
     models = [name for name in (baseline, model) if name is not None]
     reports = evaluate_splits(models, [load_split(ref, catalog=opened) for ref in admitted], options, catalog=opened)
+    if scores is not None:
+        _write_scores(scores, model, reports)
     tell_head(opened)
     if json:
         bodies = [_body(report) for report in reports]
@@ -138,6 +155,19 @@ def _notes(evaluation: Any) -> list[str]:
 def _numbers(measure: Any) -> tuple[float, str, int]:
     exact = measure.low == measure.high == measure.value
     return measure.value, "" if exact else f"{measure.low:.4g} – {measure.high:.4g}", measure.n
+
+
+def _write_scores(path: Path, model: str, reports: Sequence[Any]) -> None:
+    """The items of one model over all splits, as `lpt.eval/1` has them."""
+    found = [one for report in reports for one in report.found[model] if hasattr(one, "items")]
+    items = [item for one in found for item in one.to_json()["items"] if "score" in item]
+    if not items:
+        raise UsageError(
+            "nothing that was measured has scores by item", seen=", ".join(report.split for report in reports),
+            next="--admitted of an rlvr split, or --match words on an sft one",
+        )  # fmt: skip
+    body = {"model": model, "splits": [report.split for report in reports], "items": items}
+    write_atomic(path, (dumps(body, indent=1) + "\n").encode())
 
 
 def _body(report: Any) -> dict[str, Any]:

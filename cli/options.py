@@ -46,7 +46,7 @@ Languages = Annotated[
 ]
 Scored = Annotated[
     list[str] | None,
-    typer.Option(help="Rows with their pass rate, or the JSON of `lpt eval`; repeatable.", show_default=False),
+    typer.Option(help="Rows with their pass rate, or what `lpt eval --scores` wrote; repeatable.", show_default=False),
 ]
 Key = Annotated[
     str | None,

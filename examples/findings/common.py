@@ -84,7 +84,7 @@ class Finding:
     def finish(self, expected: dict[str, bool], **more: Any) -> None:
         """Print the table, write the JSON, and end with 1 when what was expected was not found."""
         body = {
-            "finding": self.name, "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "finding": self.name, "command": " ".join(Path(word).name for word in sys.argv),
             "model": Path(self.args.model).name, "rows": self.rows, "expected": expected, **more,
             "seconds": round(time.monotonic() - self.began, 1), "machine": platform.machine(), "cores": os.cpu_count(),
             "env": env(),

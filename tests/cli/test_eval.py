@@ -22,6 +22,23 @@ def test_eval_of_conversations_prints_losses_and_records_them(place, model):
     assert "bits_per_byte" in told.said
 
 
+def test_scores_of_a_model_are_the_pass_rates_of_an_audit(place, model, tmp_path):
+    asked = ("eval", "--admitted", "sums:train", "--model", model, "--n", "4", "--temperature", "1", "--k", "2")
+    asked += ("--max-tokens", "4")
+    refused(invoke(*asked, "--scores", tmp_path / "rates.txt", cwd=place), 2, ".json")
+    ended = invoke(*asked, "--scores", tmp_path / "rates.json", "--json", cwd=place)
+    assert ended.code == 0, ended.stderr
+    audit = ("data", "audit", place / "train.jsonl", "--contract", "rlvr", "--key", "countdown", "--json")
+    checks = {}
+    for scored in ((), ("--scored", tmp_path / "rates.json")):
+        found = invoke(*audit, *scored, cwd=place)
+        checks[len(scored)] = {check["id"]: check for check in found.json["checks"]}
+    rated = [name for name, check in checks[2].items() if "pass_rate" in name and check["status"] != "skipped"]
+    assert rated
+    assert {checks[2][name]["n"] for name in rated} == {4}
+    assert {checks[0][name]["status"] for name in rated} == {"skipped"}
+
+
 def test_eval_refuses_sizes_that_are_none(place, model):
     asked = (
         "eval",
