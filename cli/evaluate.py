@@ -24,6 +24,22 @@ EXAMPLES = examples(
     "lpt eval --admitted pairs:test --model runs/dpo --baseline runs/sft --drift --n 64",
 )
 
+Match = Annotated[
+    str | None,
+    typer.Option(
+        help="Sample replies to sft records and compare them with the recorded ones: exact, words, number or "
+        "first_line says how both are written the same way.",
+        show_default=False,
+    ),
+]
+ScoresFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="A .json file for the score of each item: the pass rates that `lpt data audit --scored` reads.",
+        show_default=False,
+    ),
+]
+
 
 def evaluate(
     admitted: Annotated[
@@ -40,14 +56,7 @@ def evaluate(
         typer.Option(help="A second model, for the paired differences on the same items.", show_default=False),
     ] = None,
     reward: Annotated[str, typer.Option(help="Reward; left out: each record's own verifier.", show_default=False)] = "",
-    match: Annotated[
-        str | None,
-        typer.Option(
-            help="Sample replies to sft records and compare them with the recorded ones: exact, words, number or "
-            "first_line says how both are written the same way.",
-            show_default=False,
-        ),
-    ] = None,
+    match: Match = None,
     n: Annotated[
         int | None, typer.Option("--n", min=2, help="Items to sample for, drawn by seed. Default: all.")
     ] = None,
@@ -68,13 +77,7 @@ def evaluate(
     drift: Annotated[
         bool, typer.Option("--drift", help="KL to --baseline, on completions sampled from --model.")
     ] = False,
-    scores: Annotated[
-        Path | None,
-        typer.Option(
-            help="A .json file for the score of each item: the pass rates that `lpt data audit --scored` reads.",
-            show_default=False,
-        ),
-    ] = None,
+    scores: ScoresFile = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Completions sampled at the same time.")] = 256,
     seed: Annotated[int, typer.Option(help="Seed of the choice of items and of sampling.")] = 0,
     catalog: CatalogDir = None,
@@ -86,8 +89,7 @@ def evaluate(
     from lpt_train.evaluate import EvalOptions, evaluate_splits
     from manifests.catalog import Catalog
 
-    if scores is not None and scores.suffix != ".json":
-        raise UsageError("--scores is a .json file", seen=str(scores), next=f"--scores {scores.with_suffix('.json')}")
+    _check_scores(scores)
     opened = Catalog.open(catalog)
     options = EvalOptions(
         reward=reward, match=match, n=n, temperature=temperature, k=k,
@@ -155,6 +157,11 @@ def _notes(evaluation: Any) -> list[str]:
 def _numbers(measure: Any) -> tuple[float, str, int]:
     exact = measure.low == measure.high == measure.value
     return measure.value, "" if exact else f"{measure.low:.4g} – {measure.high:.4g}", measure.n
+
+
+def _check_scores(path: Path | None) -> None:
+    if path is not None and path.suffix != ".json":
+        raise UsageError("--scores is a .json file", seen=str(path), next=f"--scores {path.with_suffix('.json')}")
 
 
 def _write_scores(path: Path, model: str, reports: Sequence[Any]) -> None:

@@ -86,7 +86,9 @@ def compute(
     tokens: Annotated[float, typer.Option("--tokens", help="Training tokens, such as 2e9.", show_default=False)],
     gpu: Gpu = "h200",
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="How many.")] = 1,
-    mfu: Annotated[float, typer.Option("--mfu", help="Share of the peak that the training reaches.")] = 0.3,
+    mfu: Annotated[
+        float, typer.Option("--mfu", help="Share of the peak reached, without what is computed again.")
+    ] = 0.3,
     price: Annotated[float | None, typer.Option("--price", help="Money for one GPU hour.", show_default=False)] = None,
     context: Annotated[int, typer.Option("--context", min=1, help="Tokens of a row.")] = 1024,
     lora: Annotated[
@@ -225,6 +227,8 @@ def show_compute(report: dict[str, Any]) -> None:
     say(
         f"at {report['mfu']:.0%} of {report['peak_flops_per_second'] / 1e12:,.0f} TFLOP/s; measure yours and give --mfu"
     )
+    if report["computed_again"]:
+        say(f"{report['computed_again']:.0%} on top is computed again; an MFU that was measured so is lower for it")
 
 
 def show_rollouts(report: dict[str, Any]) -> None:

@@ -170,16 +170,23 @@ def curve(
 @app.command("export", epilog=EXPORT_EXAMPLES)
 def export(
     model: RewardModelFolder,
-    out: Annotated[Path, typer.Option("--out", help="Folder to write; must not exist.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write: whole, or not at all.")],
+    catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
     """Write a reward model as one folder for transformers and TRL: merged, with its head and padding, read back."""
     from lpt_train.reward_export import export_reward
+    from manifests.catalog import Catalog
 
-    told = export_reward(model, out)
+    opened = Catalog.open(catalog)
+    made = export_reward(model, out, catalog=opened)
     if json:
-        as_json(told)
-        return
-    say(f"{told['path']}: read back by transformers, largest difference {told['largest_difference']:.2g}")
-    if told["tainted"]:
-        say("marked: its data was not admitted, or it is a control", style="yellow")
+        as_json(made.to_json())
+    else:
+        gap = made.body["largest_difference"]
+        say(f"{made.path}: read back by transformers, largest difference {gap:.2g}")
+        if made.body["tainted"]:
+            say("marked: its data was not admitted, or it is a control", style="yellow")
+        for note in made.notes:
+            say(note, style="yellow")
+    tell_head(opened)

@@ -71,6 +71,11 @@ class AdmittedSplit:
         return f"{self.name}@{self.version}:{self.split}" if self.verified == "admitted" else self.name
 
     @property
+    def identity(self) -> dict[str, str]:
+        """What a record says of the split that something was measured on."""
+        return {"ref": self.ref, "content_root": self.content_root}
+
+    @property
     def max_length(self) -> int | None:
         """The tokens that its rows may have, as the admission was told; None when it was told nothing."""
         return (self.tokenizer or {}).get("max_length")

@@ -222,6 +222,14 @@ def to_mapping(config: Any) -> dict[str, Any]:
     }
 
 
+def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """What `to_mapping` gave with its blocks opened: `{"run.seed": …}`."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        flat |= flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
 def described(config_type: type, default: Any = None) -> list[tuple[str, str, str]]:
     """Every option as (name, default, its unit and meaning): the comment that stands beside it in the source."""
     rows: list[tuple[str, str, str]] = []

@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -84,16 +84,10 @@ def export(
     one_of("dtype", dtype, DTYPES)
     if tolerance is not None:
         at_least("tolerance", tolerance, 0)
-    folder = _weights(source)
+    folder = trained_weights(source)
     base = adapter_base(str(folder))
     _check(folder, base, merge, dtype)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError("the place of the export is taken", seen=str(out), next="choose another --out")
-    make_folder(out.parent)
-    temporary = out.parent / f".tmp-{out.name}-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir()
+    with written_whole(out) as temporary:
         tokenizer = load_tokenizer(str(folder))
         if base is not None and not merge:
             measured, kept = None, _write_adapter(folder, base, temporary)
@@ -103,21 +97,41 @@ def export(
             measured = _measured(gap, effect, tolerance, split, seed)
         tokenizer.save_pretrained(temporary)
         _write_generation(folder, base, tokenizer, temporary)
-        body = _body(source, folder, base, merge, kept, measured)
+        body = {**origin_of(source, folder), **kept, "measured": measured}
         (temporary / PROVENANCE).write_text(json.dumps(_provenance(folder, body), indent=1, sort_keys=True) + "\n")
         (temporary / "README.md").write_text(model_card(body, out.name), encoding="utf-8")
         if measured is not None and not measured["mean_kl"] <= measured["limit"]:
             raise _too_far(measured, kept)
-        body |= {"digest": model_digest(temporary), "outputs": _outputs(temporary, out)}
+        body |= {"digest": model_digest(temporary), "outputs": outputs_of(temporary, out)}
+    return recorded(Exported(out, {**body, "path": str(out)}, notes=_notes(body)), catalog)
+
+
+@contextlib.contextmanager
+def written_whole(out: Path) -> Iterator[Path]:
+    """A folder for what `out` is to hold, which takes its place when the block has ended: whole, or not at all.
+
+    Raises `UsageError` when something is at `out` already, and what `cannot_save` tells when the disk refuses.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError("the place of the export is taken", seen=str(out), next="choose another --out")
+    make_folder(out.parent)
+    temporary = out.parent / f".tmp-{out.name}-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        yield temporary
         _put_in_place(temporary, out)
     except WRITE_ERRORS as error:
         raise cannot_save(out, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return _recorded(Exported(out, {**body, "path": str(out)}, notes=_notes(body)), catalog)
 
 
-def _weights(source: str) -> Path:
+def trained_weights(source: str) -> Path:
+    """The folder of weights that a run or folder stands for; a checkpoint's files are as they were written.
+
+    Raises `BadInputError` where there is none, or where one of its files is damaged.
+    """
     if not Path(source).is_dir():
         raise BadInputError(
             "there is no run or folder of weights to export", seen=source, next="give the folder of a run: runs/NAME"
@@ -245,17 +259,17 @@ def _write_generation(folder: Path, base: str | None, tokenizer: PreTrainedToken
     (target / "generation_config.json").write_text(json.dumps(told, indent=2, sort_keys=True) + "\n")
 
 
-def _body(
-    source: str, folder: Path, base: str | None, merge: bool, kept: dict[str, Any], measured: dict[str, Any] | None
-) -> dict[str, Any]:
+def origin_of(source: str, folder: Path) -> dict[str, Any]:
+    """Which checkpoint of which run the weights in `folder` are, what that was made from, and the marks on it."""
     made_from = read_provenance(folder) or {}
+    base = adapter_base(str(folder))
     under = {"name": base, "digest": model_digest(base)} if base is not None else None
     checkpoint = checkpoint_sha256(folder) if (folder / STATE).is_file() else None
     run = Path(source) / "run.json"
     told = json.loads(run.read_text(encoding="utf-8")) if run.is_file() else {}
     return {
-        "type": "lpt.export/1", **kept, "source": str(folder), "checkpoint_sha256": checkpoint, "base": under,
-        "quantisation": quantisation_of(folder), "measured": measured, "run_id": made_from.get("run_id"),
+        "type": "lpt.export/1", "source": str(folder), "checkpoint_sha256": checkpoint, "base": under,
+        "quantisation": quantisation_of(folder), "run_id": made_from.get("run_id"),
         "run_status": told.get("status"), "run_verdict": told.get("verdict"), "manifest": made_from.get("manifest"),
         "split": made_from.get("split"), "verified": made_from.get("verified", "unknown"),
         "tainted": bool(made_from.get("tainted")), "created": now(), "env": env(),
@@ -270,7 +284,8 @@ def _provenance(folder: Path, body: dict[str, Any]) -> dict[str, Any]:
     return {**made_from, "export": {name: body[name] for name in kept}}
 
 
-def _outputs(temporary: Path, out: Path) -> list[dict[str, Any]]:
+def outputs_of(temporary: Path, out: Path) -> list[dict[str, Any]]:
+    """Each file written, by the path that it will have: `{path, bytes, sha256}`."""
     return [
         {"path": str(out / path.name), "bytes": path.stat().st_size, "sha256": bytes_sha256(path)}
         for path in sorted(temporary.iterdir())
@@ -300,7 +315,8 @@ def _notes(body: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _recorded(made: Exported, catalog: Catalog | None) -> Exported:
+def recorded(made: Exported, catalog: Catalog | None) -> Exported:
+    """What was made with the id under which the catalog has it, its run as parent; never raises for that."""
     if catalog is None:
         return made
     try:

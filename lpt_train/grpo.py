@@ -121,7 +121,7 @@ def train(
         run = Run.create(
             out, "grpo", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
             tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-            catalog=catalog, resume=resume,
+            eval_split=eval_split, catalog=catalog, resume=resume,
         )  # fmt: skip
         run.notes += split_notes(split, eval_split) + unread
         skipped, blind, rollouts = 0, 0, RolloutLog(out / "rollouts.jsonl")

@@ -80,7 +80,7 @@ def train(
     run = Run.create(
         out, "kto", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=identity, catalog=catalog, resume=resume,
+        tokenized_id=identity, eval_split=eval_split, catalog=catalog, resume=resume,
     )  # fmt: skip
     run.memory = memory
     run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(

@@ -20,20 +20,30 @@ import torch
 
 from lpt_train.admitted import AdmittedSplit, kinds_beside, load_split, load_unadmitted
 from lpt_train.algorithms import ALGORITHMS, config_of
-from lpt_train.config import to_mapping
+from lpt_train.config import flattened, to_mapping
 from lpt_train.matrix_cell import CellProcess, CellTask, keep_values, kept_values
 from lpt_train.matrix_choice import CellResult, Choice, choose
 from lpt_train.matrix_page import page
 from lpt_train.matrix_spec import Cell, MatrixSpec
-from lpt_train.runs import env, now
+from lpt_train.resume import measured_on
+from lpt_train.runs import env, now, read_record
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
-from manifests.errors import RefusedError, UsageError
+from manifests.errors import BadInputError, RefusedError, UsageError
 from manifests.files import exclusive_lock, make_folder, write_atomic
 
 # progress(cell, number of the cell, cells, step, total steps, metrics)
 MatrixProgress = Callable[[Cell, int, int, int, int, Mapping[str, float]], None]
 _LOOK = 0.5  # seconds between two looks for a request to stop
+
+
+@dataclass(frozen=True)
+class _Splits:
+    """The rows that the cells train on, are evaluated on and are probed on, as their names are admitted now."""
+
+    train: AdmittedSplit
+    eval: AdmittedSplit | None
+    probe: AdmittedSplit | None
 
 
 @dataclass(frozen=True)
@@ -68,13 +78,13 @@ def run_matrix(
             "the largest batch is found by running out of memory on a CUDA device", seen="there is none here",
             next="leave largest_batch and its gate out",
         )  # fmt: skip
-    split = _split(spec, catalog)
-    spec, root = _with_admitted_length(spec, split), split.content_root
+    splits = _splits(spec, catalog)
+    spec = _with_admitted_length(spec, splits.train)
     make_folder(out)
     results: list[CellResult] = []
     with exclusive_lock(out / ".matrix.lock", wait=0.5, what=f"the matrix in {out}"), StopRequest() as stop:
         for number, cell in enumerate(spec.cells, 1):
-            found = _cell(spec, cell, number, out, catalog, root, retry, progress, stop)
+            found = _cell(spec, cell, number, out, catalog, splits, retry, progress, stop)
             if found is None:
                 return MatrixResult(spec, tuple(results), None, {}, out, stop.signal or "SIGINT")
             results.append(found)
@@ -93,21 +103,24 @@ def _cell(
     number: int,
     out: Path,
     catalog: Catalog,
-    root: str,
+    splits: _Splits,
     retry: bool,
     progress: MatrixProgress | None,
     stop: StopRequest,
 ) -> CellResult | None:
     """The result of a cell, from its folder or from its process; None when the matrix was asked to stop."""
     folder = out / cell.name
-    asked = {"probe": dict(spec.probe), "largest_batch": vars(spec.largest_batch) if spec.largest_batch else None}
+    probed = {"content_root": splits.probe.content_root} if splits.probe is not None else {}
+    asked = {
+        "probe": {**spec.probe, **probed}, "largest_batch": vars(spec.largest_batch) if spec.largest_batch else None,
+    }  # fmt: skip
     if retry and _failures(folder):
         _set_aside(folder)
     if known := _failures(folder):
         return _result(cell, folder, catalog, {}, known)
     record = _record(folder)
     if record:
-        _check_same(spec, cell, folder, record, root)
+        _check_same(spec, cell, folder, record, splits)
     trained = record.get("status") == "done"
     values = kept_values(folder, asked) if trained else None
     if values is None:
@@ -213,11 +226,18 @@ def _body(
     }  # fmt: skip
 
 
-def _check_same(spec: MatrixSpec, cell: Cell, folder: Path, record: Mapping[str, Any], root: str) -> None:
+def _check_same(spec: MatrixSpec, cell: Cell, folder: Path, record: Mapping[str, Any], splits: _Splits) -> None:
     """Raise `RefusedError` when the folder of a cell holds another run than the cell's."""
     wanted = json.loads(json.dumps(to_mapping(config_of(spec.algorithm, cell.options))))
-    here = {"algorithm": record.get("algorithm"), "content_root": record.get("content_root"), **_flat(record["config"])}
-    asked = {"algorithm": spec.algorithm, "content_root": root, **_flat(wanted)}
+    here = {
+        "algorithm": record.get("algorithm"), "content_root": record.get("content_root"),
+        "eval.content_root": measured_on(record, evaluated=splits.eval is not None).get("content_root"),
+        **flattened(record["config"]),
+    }  # fmt: skip
+    asked = {
+        "algorithm": spec.algorithm, "content_root": splits.train.content_root,
+        "eval.content_root": splits.eval.content_root if splits.eval is not None else None, **flattened(wanted),
+    }  # fmt: skip
     differ = sorted(name for name in here.keys() | asked.keys() if here.get(name) != asked.get(name))
     if differ:
         raise RefusedError(
@@ -227,18 +247,16 @@ def _check_same(spec: MatrixSpec, cell: Cell, folder: Path, record: Mapping[str,
         )  # fmt: skip
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
-
-
-def _split(spec: MatrixSpec, catalog: Catalog) -> AdmittedSplit:
-    """The rows that the matrix trains on, looked at once before anything runs."""
-    if spec.admitted is not None:
-        return load_split(spec.admitted, catalog=catalog)
-    return load_unadmitted(str(spec.unadmitted), *kinds_beside(ALGORITHMS[spec.algorithm].contract))
+def _splits(spec: MatrixSpec, catalog: Catalog) -> _Splits:
+    """The rows of the matrix, looked at once before anything runs."""
+    train = (
+        load_split(spec.admitted, catalog=catalog) if spec.admitted is not None
+        else load_unadmitted(str(spec.unadmitted), *kinds_beside(ALGORITHMS[spec.algorithm].contract))
+    )  # fmt: skip
+    return _Splits(
+        train, load_split(spec.eval, catalog=catalog) if spec.eval is not None else None,
+        load_split(str(spec.probe["admitted"]), catalog=catalog) if spec.probe else None,
+    )  # fmt: skip
 
 
 def _with_admitted_length(spec: MatrixSpec, split: AdmittedSplit) -> MatrixSpec:
@@ -255,17 +273,20 @@ def _of_first_seed(spec: MatrixSpec, cell: Cell, out: Path) -> Any:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    try:
-        body = json.loads((folder / "run.json").read_bytes())
-    except FileNotFoundError:
-        return {}
-    return body if isinstance(body, dict) else {}
+    path = folder / "run.json"
+    return read_record(path) if path.exists() else {}
 
 
 def _failures(folder: Path) -> list[str]:
     """Why a cell is a failed one: what its matrix wrote down, or what its own record says."""
-    if (folder / "failed.json").exists():
-        return list(json.loads((folder / "failed.json").read_bytes())["failures"])
+    if (path := folder / "failed.json").exists():
+        try:
+            return [str(failure) for failure in json.loads(path.read_bytes())["failures"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInputError(
+                "the note of why a cell failed is damaged", seen=f"{path}: {error!r}",
+                next="remove that file, and the cell goes on when the matrix is started again",
+            ) from error  # fmt: skip
     record = _record(folder)
     return list(record.get("failures") or ["it failed"]) if record.get("status") == "failed" else []
 

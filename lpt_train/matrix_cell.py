@@ -226,7 +226,7 @@ def _rows_of(split: AdmittedSplit, order: list[int], count: int) -> AdmittedSpli
 
 def kept_values(out: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
     """What was measured of a finished cell under the same questions; None when it was not."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, KeyError):  # damaged: measured again
         body = json.loads((out / "matrix.json").read_bytes())
         if body.get("asked") == json.loads(json.dumps(key)):
             return body["values"]

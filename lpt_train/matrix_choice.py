@@ -97,8 +97,9 @@ def choose(spec: MatrixSpec, cells: Sequence[CellResult]) -> Choice:
             shown=name == best or difference.high <= width if difference else None, checks=tuple(checks[name]),
             passed=passed[name], resources={resource: _worst(found, resource) for resource in spec.cheapest},
         ))  # fmt: skip
-    winner = _cheapest([found for found in variants if found.passed and found.inside])
-    return Choice(tuple(variants), best, winner.name if winner else None, _reason(spec, variants, best, winner))
+    winner, untold = _cheapest([found for found in variants if found.passed and found.inside])
+    reason = untold or _reason(spec, variants, best, winner)
+    return Choice(tuple(variants), best, winner.name if winner else None, reason)
 
 
 def _values(spec: MatrixSpec, cells: Sequence[CellResult]) -> dict[int, float] | None:
@@ -109,14 +110,14 @@ def _values(spec: MatrixSpec, cells: Sequence[CellResult]) -> dict[int, float] |
 
 
 def _gates(spec: MatrixSpec, cells: Sequence[CellResult]) -> list[Check]:
-    """Each gate on the worst of a variant's cells; one that a cell has no value for did not run, and does not pass."""
+    """Each gate on the worst of a variant's cells; one without a finite value of each did not run and does not pass."""
     metrics = []
     for rule in spec.gates.rules:
-        values = [cell.values.get(rule.id) if cell.status == "done" else None for cell in cells]
-        missing = [cell.name for cell, value in zip(cells, values, strict=True) if value is None]
-        known = [value for value in values if value is not None]
+        values = [cell.values.get(rule.id, math.nan) if cell.status == "done" else math.nan for cell in cells]
+        missing = [cell.name for cell, value in zip(cells, values, strict=True) if not math.isfinite(value)]
+        known = [value for value in values if math.isfinite(value)]
         if missing or not known:
-            told = f"no value for {', '.join(missing) or 'any cell'}"
+            told = f"no finite value for {', '.join(missing) or 'any cell'}"
             metrics.append(Metric(rule.id, None, len(known), "error", told))
         else:
             worst = max if rule.reject is not None and rule.reject.op.startswith("<") else min
@@ -125,18 +126,31 @@ def _gates(spec: MatrixSpec, cells: Sequence[CellResult]) -> list[Check]:
 
 
 def _worst(cells: Sequence[CellResult], resource: str) -> float | None:
-    """The most that a cell of the variant took, of time the mean."""
-    values = [cell.values[resource] for cell in cells if resource in cell.values]
-    if not values:
+    """The most that a finished cell of the variant took, of time the mean; None unless each has a finite value."""
+    values = [cell.values.get(resource, math.nan) for cell in cells if cell.status == "done"]
+    if not values or not all(map(math.isfinite, values)):
         return None
     return sum(values) / len(values) if resource.endswith("seconds") else max(values)
 
 
-def _cheapest(variants: Sequence[VariantResult]) -> VariantResult | None:
-    def cost(variant: VariantResult) -> list[float]:
-        return [math.inf if value is None else value for value in variant.resources.values()]
+def _cheapest(variants: Sequence[VariantResult]) -> tuple[VariantResult | None, str]:
+    """The variant that takes the least of the first resource, among equals of the next one, and so on.
 
-    return min(variants, key=cost, default=None)
+    None where there is no variant, and where the resource that is to decide is not known of each; then the reason, too.
+    """
+    left = list(variants)
+    for resource in left[0].resources if left else ():
+        if len(left) == 1:
+            break
+        costs = {variant.name: variant.resources[resource] for variant in left}
+        if missing := [name for name, cost in costs.items() if cost is None]:
+            return None, (
+                f"none of {', '.join(costs)} is taken for its {resource}: there is no finite value of it for "
+                + ", ".join(missing)
+            )
+        least = min(cost for cost in costs.values() if cost is not None)
+        left = [variant for variant in left if costs[variant.name] == least]
+    return (left[0] if left else None), ""
 
 
 def _reason(spec: MatrixSpec, variants: Sequence[VariantResult], best: str | None, winner: VariantResult | None) -> str:

@@ -35,6 +35,9 @@ from manifests.policy_yaml import StrictLoader
 from manifests.spec_values import choice, mapping, number, text_value, whole_number, wrong
 
 RESOURCES = ("trainable_parameters", "peak_memory_bytes", "seconds")
+# What `cheapest` may name: of all of these less is better, and every run has them; one that is probed the last, too.
+_RESOURCES = (*RESOURCES, "steps", "step_seconds")
+_OF_A_PROBE = ("probe.latency_seconds",)
 _KEYS = (
     "name", "algorithm", "model", "admitted", "unadmitted", "eval", "base", "variants", "seeds", "metric", "better",
     "band", "gates", "cheapest", "probe", "largest_batch",
@@ -145,7 +148,7 @@ def parse_spec(body: Any, name: str, source: str = "") -> MatrixSpec:
         name=_named(text_value(body, "name") or name, "name"), algorithm=algorithm, admitted=admitted,
         unadmitted=unadmitted, eval=evaluated, cells=_cells(algorithm, body, variants, seeds), variants=variants,
         seeds=seeds, metric=metric, more=better == "higher", band=_band(body.get("band")),
-        gates=_gates(body.get("gates")), cheapest=_cheapest(body.get("cheapest")), probe=probe,
+        gates=_gates(body.get("gates")), cheapest=_cheapest(body.get("cheapest"), probe), probe=probe,
         largest_batch=_largest(body.get("largest_batch"), algorithm), source=source,
     )  # fmt: skip
 
@@ -214,10 +217,20 @@ def _gates(value: Any) -> Policy:
     return parse_policy(text, "the gates of the matrix")
 
 
-def _cheapest(value: Any) -> tuple[str, ...]:
+def _cheapest(value: Any, probe: Mapping[str, Any]) -> tuple[str, ...]:
+    """Resources by name: one that is misspelt, or of which more is better, would choose by nothing or the wrong one."""
     names = list(RESOURCES) if value is None else value
     if not isinstance(names, list) or not names or any(not isinstance(name, str) for name in names):
         raise wrong("cheapest", value, "a list of values of which less is better, the first one counting first")
+    known = (*_RESOURCES, *(_OF_A_PROBE if probe else ()))
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                "cheapest names no resource of which less is better" + (
+                    "; that one needs a probe" if name in _OF_A_PROBE else ""
+                ),
+                seen=name, next=f"name some of: {', '.join(known)}",
+            )  # fmt: skip
     return tuple(names)
 
 

@@ -84,14 +84,14 @@ def train(
     run = Run.create(
         out, algorithm, config, split, {"name": source, "digest": digest}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=identity, catalog=catalog, resume=resume, ranks=ranks,
+        tokenized_id=identity, eval_split=eval_split, catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
     run.memory = memory
     run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(
         split, eval_split, config.max_length
     )
     needed = visited(order.total_units, len(pairs), size, options.seed)
-    reference = _reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", out)
+    reference = _reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", run)
     measure = None
     if held_out is not None:
         every = range(len(held_out.pairs))
@@ -224,20 +224,25 @@ def _reference(
     pairs: Sequence[Pair],
     needed: Sequence[int],
     identity: str,
-    out: Path | None,
+    run: Run | None,
 ) -> np.ndarray:
     """Log-probs of the pairs under the reference, float32 [pairs, 2]; zeros where not needed.
 
-    Read from the run's folder when what is there was computed for the same model, rows and precision.
+    Read from the folder of `run` when what is there was computed for the same model, rows and precision.
     """
     found = np.zeros((len(pairs), 2), np.float32)
     if not LOSSES[config.loss_type].reference:
         return found
     key = hashlib.sha256(f"{identity} {run_micro_batch.place.dtype} {len(needed)}".encode()).hexdigest()
-    kept = out / "reference.json" if out is not None else None
-    if kept is not None and kept.exists() and (body := json.loads(kept.read_text()))["key"] == key:
-        found[list(needed)] = np.asarray(body["logps"], np.float32)
-        return found
+    kept = run.out / "reference.json" if run is not None else None
+    if run is not None and kept is not None and kept.exists():
+        try:
+            body = json.loads(kept.read_bytes())
+            if body["key"] == key:
+                found[list(needed)] = np.asarray(body["logps"], np.float32).reshape(len(needed), 2)
+                return found
+        except (ValueError, KeyError, TypeError):
+            run.notes.append(f"{kept} was damaged, so the log-probs of the reference were computed again")
     ranks = run_micro_batch.ranks
     parts = ranks.deal(batched(needed, config.per_device_train_batch_size), [])
     sums = run_micro_batch.start_logprobs(_rows([pairs[i] for i in part]) for part in parts)

@@ -9,6 +9,7 @@ from typing import Any
 
 from lpt_train.checkpoint import Restored, read_state
 from lpt_train.checkpoint_folders import checkpoints
+from lpt_train.config import flattened
 from lpt_train.schedule import rates_sha256
 from manifests.errors import RefusedError
 
@@ -40,9 +41,10 @@ def check_resume(
     keeps its rows: then its sums are the same up to rounding.
     """
     then, now_ = (
-        _flat(defaults or {}) | {key: body.get(key) for key in _IDENTITY}
+        flattened(defaults or {}) | {key: body.get(key) for key in _IDENTITY}
+        | {"eval split": " ".join(measured_on(body, evaluated=bool(asked["eval"])).values()) or None}
         | {"start_model": body["model"]["digest"], "engine": (body.get("engine") or {"name": "lean"})["name"]}
-        | _flat(body["config"])
+        | flattened(body["config"])
         for body in (before, asked)
     )  # fmt: skip
     if (before_many := processes(before)) != (now_many := processes(asked)):
@@ -85,6 +87,14 @@ def processes(body: Mapping[str, Any]) -> int:
     return int(body.get("ranks", {}).get("world_size", 1))
 
 
+def measured_on(body: Mapping[str, Any], *, evaluated: bool) -> Mapping[str, str]:
+    """The split (`ref`, `content_root`) that a recorded run is evaluated on, empty without one.
+
+    A record older than this entry does not say it: then it is unknown, which is no split that is `evaluated` now.
+    """
+    return body.get("eval", dict.fromkeys(("ref", "content_root"), "unknown") if evaluated else None) or {}
+
+
 def _length(config: Mapping[str, Any]) -> tuple[str, Any]:
     steps, epochs = (config.get(name) for name in _LENGTH)
     return ("steps", steps) if steps and steps > 0 else ("epochs", epochs)
@@ -92,10 +102,3 @@ def _length(config: Mapping[str, Any]) -> tuple[str, Any]:
 
 def _both(names: list[str], then: Mapping[str, Any], now_: Mapping[str, Any]) -> str:
     return "; ".join(f"{name}: {then.get(name)} then, {now_.get(name)} now" for name in names)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat

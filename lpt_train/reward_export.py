@@ -7,8 +7,6 @@ a warning. What is written here is read back by transformers and must give the r
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,55 +15,43 @@ import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from lpt_train.checkpoint import PROVENANCE, read_provenance
-from lpt_train.disk import WRITE_ERRORS, cannot_save
-from lpt_train.models import load_tokenizer, model_digest, placement, resolve
+from lpt_train.export import Exported, origin_of, outputs_of, recorded, trained_weights, written_whole
+from lpt_train.models import load_tokenizer, model_digest, placement
 from lpt_train.packing import Row
 from lpt_train.render import Renderer
 from lpt_train.reward_batch import rewards_of, scoring_batch
 from lpt_train.reward_head import padding_for
 from lpt_train.reward_model import load_reward_model
-from manifests.errors import RefusedError, UsageError
-from manifests.files import fsync_file, fsync_folder, make_folder
+from manifests.catalog import Catalog
+from manifests.errors import RefusedError
 
 TOLERANCE = 1e-4  # of the largest difference, relative to the largest reward
 _PROBE = ({"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"})  # rows end as it does
 _LENGTHS = (1, 7, 30, 12)  # tokens of the rows that are compared
 
 
-def export_reward(model: str, out: Path | str) -> dict[str, Any]:
-    """Write the reward model of a run or folder to `out`, which must not exist, whole or not at all.
+def export_reward(model: str, out: Path | str, *, catalog: Catalog | None = None) -> Exported:
+    """Write the reward model of a run or folder to `out`, whole or not at all, and record it.
 
-    Returns `{path, digest, padding, largest_difference, tainted}`. Raises `RefusedError` when transformers reads other
-    rewards from it than we give.
+    The record is that of `export`, with `padding` and `largest_difference`. Raises `RefusedError` when transformers
+    reads other rewards from it than we give, `BadInputError` for a damaged checkpoint.
     """
     out = Path(out)
-    if out.exists():
-        raise UsageError("the folder is there already", seen=str(out), next="choose another --out")
-    source = resolve(model, Path())
-    loaded, tokenizer = load_reward_model(source), load_tokenizer(source)
-    padding, text = padding_for(tokenizer, Renderer(tokenizer).encode(_PROBE).ids[-1:])
-    cast(Any, loaded.config).pad_token_id = padding
-    tokenizer.pad_token = text
-    made_from = read_provenance(source) or {}
-    temporary = out.with_name(f".tmp-{out.name}-{os.getpid()}")
-    make_folder(out.parent)
-    try:
+    source = str(trained_weights(model)) if Path(model).is_dir() else model  # a hub name
+    with written_whole(out) as temporary:
+        loaded, tokenizer = load_reward_model(source), load_tokenizer(source)
+        padding, text = padding_for(tokenizer, Renderer(tokenizer).encode(_PROBE).ids[-1:])
+        cast(Any, loaded.config).pad_token_id = padding
+        tokenizer.pad_token = text
         cast(PreTrainedModel, loaded).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
+        made_from = read_provenance(source) or {}
         (temporary / PROVENANCE).write_text(json.dumps(made_from, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        gap = _gap(loaded, temporary, padding)
-        for path in sorted(temporary.iterdir()):
-            fsync_file(path)
-        temporary.rename(out)
-        fsync_folder(out.parent)
-    except WRITE_ERRORS as error:
-        raise cannot_save(out, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return {
-        "path": str(out), "digest": model_digest(out), "padding": text, "largest_difference": gap,
-        "tainted": bool(made_from.get("tainted")),
-    }  # fmt: skip
+        body = {
+            **origin_of(model, Path(source)), "path": str(out), "digest": model_digest(temporary), "padding": text,
+            "largest_difference": _gap(loaded, temporary, padding), "outputs": outputs_of(temporary, out),
+        }  # fmt: skip
+    return recorded(Exported(out, body), catalog)
 
 
 @torch.no_grad()

@@ -111,6 +111,7 @@ class Run:
         *,
         tokenizer: Mapping[str, Any],
         tokenized_id: str | None = None,
+        eval_split: AdmittedSplit | None = None,
         seed: int = 0,
         catalog: Catalog | None = None,
         resume: bool = False,
@@ -135,7 +136,7 @@ class Run:
                 "the folder holds a run already", seen=str(out),
                 next="choose another --out, or go on with that run by --resume",
             )  # fmt: skip
-        before = _read_record(record) if resume and ranks.main else None
+        before = read_record(record) if resume and ranks.main else None
         make_folder(out / "checkpoints")
         made_from = read_provenance(model_info["name"])
         created = now()
@@ -143,6 +144,7 @@ class Run:
             "type": "lpt.run/1", "run_id": _new_id(algorithm, created), "algorithm": algorithm,
             "config": to_mapping(config), "manifest": split.manifest_id, "split": split.ref,
             "content_root": split.content_root, "verified": split.verified,
+            "eval": eval_split.identity if eval_split is not None else None,
             "tainted": split.tainted or bool(made_from and made_from.get("tainted")), "verdict": split.verdict,
             "model": {**model_info, "made_from": made_from, "quantisation": _quantisation(config)},
             "tokenizer": dict(tokenizer),
@@ -306,7 +308,7 @@ class Run:
             "status": status, "steps": steps, "proof": dict(proof or {}), "failures": list(failures or []),
             "tokens_per_second": tokens_per_second, "peak_memory_bytes": peak_memory_bytes(),
             "stopped_by": self._stopped_by if status == "stopped" else None,
-            "seconds": round(self._earlier_seconds + time.monotonic() - self._started, 3), **(extra or {}),
+            "seconds": self._seconds(), **(extra or {}),
         }  # fmt: skip
         if self.memory is not None:
             self.body["memory"] = self.memory.to_json(measured_peak())
@@ -355,6 +357,9 @@ class Run:
             "step": int(path.name.rpartition("-")[2]), "parents": [run_object],
         }  # fmt: skip
 
+    def _seconds(self) -> float:
+        return round(self._earlier_seconds + time.monotonic() - self._started, 3)
+
     def _note_ends(self, row: Mapping[str, Any]) -> None:
         for name, value in row.items():
             if name != "step":
@@ -368,6 +373,8 @@ class Run:
     def _write(self) -> None:
         if not self.ranks.main:
             return
+        if self.body["status"] == "running":  # what is killed has taken its time as well
+            self.body["seconds"] = self._seconds()
         write_atomic(self.out / "run.json", _json_bytes(self.body))
         self._written = time.monotonic()
 
@@ -388,18 +395,22 @@ def _new_id(algorithm: str, created: str) -> str:
     return f"{algorithm}-{created[:19].replace('-', '').replace(':', '')}-{secrets.token_hex(4)}"
 
 
-def _read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
+    """The record of a run; raises `UsageError` where there is none and `BadInputError` where it is damaged."""
     try:
         body = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise UsageError(
             "there is no run to resume", seen=f"{path}: {error}", next="start it without --resume"
         ) from error
+    except ValueError:
+        body = None
     parts = ("config", "model") if isinstance(body, dict) else ()
     if not parts or "run_id" not in body or not all(isinstance(body.get(name), dict) for name in parts):
         raise BadInputError(
-            "the record of the run is damaged", seen=str(path), next="start a new run in another folder"
-        )
+            "the record of the run is damaged", seen=str(path),
+            next=f"remove the folder {path.parent} and start the run again, or start a new one in another folder",
+        )  # fmt: skip
     return body
 
 

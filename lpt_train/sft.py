@@ -71,7 +71,8 @@ def train(
     run = Run.create(
         out, "sft", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=sft_tokenized_id(split, renderer, config, order), catalog=catalog, resume=resume, ranks=ranks,
+        tokenized_id=sft_tokenized_id(split, renderer, config, order), eval_split=eval_split, catalog=catalog,
+        resume=resume, ranks=ranks,
     )  # fmt: skip
     run.memory = memory
     run.notes += (

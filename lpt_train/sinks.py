@@ -42,11 +42,13 @@ class _Opened:
 
 def _tensorboard(out: Path, run_id: str, config: Mapping[str, Any], step: int) -> Sink:
     module = "torch.utils.tensorboard" if find_spec("tensorboard") else "tensorboardX"
-    # What a run that was killed wrote after its checkpoint is hidden: those steps come again. A file's name has but
-    # the second in it.
+    # What was written after the checkpoint of `step` is hidden: those steps come again. A file's name has but the
+    # second in it.
+    folder = out / "tensorboard"
     writer = import_module(module).SummaryWriter(
-        str(out / "tensorboard"), purge_step=step, flush_secs=10, filename_suffix=f".{step}"
-    )
+        str(folder), purge_step=step + 1 if step else 0, flush_secs=10,
+        filename_suffix=f".{step}.{len(list(folder.glob('*')))}",
+    )  # fmt: skip
     writer.add_text("config", f"{run_id}\n\n    {config}", step)
 
     def log(step: int, metrics: Mapping[str, float]) -> None:
@@ -78,6 +80,7 @@ SINKS: dict[str, tuple[tuple[str, ...], Callable[[Path, str, Mapping[str, Any], 
     "wandb": (("wandb",), _wandb),
     "trackio": (("trackio",), _trackio),
 }
+_HIDES = ("tensorboard",)  # what, when it is opened again at a step, no longer shows the steps after it
 
 
 def check_sinks(names: Sequence[str]) -> None:
@@ -113,6 +116,18 @@ class Sinks:
         for name in list(self._open):
             with self._kept_going(name):
                 self._open[name].log(step, metrics)
+
+    def went_back(self, step: int) -> None:
+        """Hide what was logged after `step`, where a sink can; where it cannot, say so; never raises."""
+        for name in list(self._open):
+            if name in _HIDES:
+                with self._kept_going(name):
+                    self._open.pop(name).close()
+                    self._open[name] = SINKS[name][1](self.out, self.run_id, self.config, step)
+            else:
+                self.notes.append(
+                    f"{name} may show for the steps after {step} what was undone; metrics.jsonl has what holds"
+                )
 
     def close(self) -> None:
         """Close each sink; never raises."""

@@ -1,10 +1,6 @@
 """How fast a run goes, how much of the device's arithmetic it uses, and when it will be over.
 
-MFU is the share of the device's peak rate that the arithmetic of the model needs (PaLM, arXiv 2204.02311, appendix B):
-for each token 2 operations a weight forward, 2 for the gradient of its input and, where the weight trains, 2 for its
-own gradient: 6 N when all train, 4 N under an adapter; and 12 · layers · width · length of the row for attention, the
-whole square counted. The vocabulary head counts for the tokens that it is applied to. What is computed twice to save
-memory does not count.
+MFU is the share of the device's peak rate that the arithmetic of the model needs; `lpt_train.flops` says what counts.
 """
 
 from __future__ import annotations
@@ -17,6 +13,7 @@ from typing import Any
 
 import torch
 
+from lpt_train.flops import attention_backward, attention_forward, matrix_backward, matrix_forward
 from lpt_train.heads import causal_model
 from lpt_train.packing import Row
 from lpt_train.plan.gpus import by_device
@@ -37,7 +34,8 @@ class Work:
     def __init__(self, model: torch.nn.Module) -> None:
         config, head = causal_model(model).config, causal_model(model).get_output_embeddings()
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._attention = 4.0 * config.num_hidden_layers * config.num_attention_heads * width  # a pair of tokens
+        sizes = (config.num_hidden_layers, config.num_attention_heads * width)
+        self._attention, self._attention_back = attention_forward(*sizes), attention_backward(*sizes)
         self._body = self._head = self._body_back = self._head_back = 0.0
         self._counted: dict[int, tuple[Row, int]] = {}  # the row is kept, so that no other takes its place
         heads = {id(part) for part in head.modules()} if head is not None else set()
@@ -47,14 +45,15 @@ class Work:
             if weight is None or not hasattr(module, "in_features") or "original_module" in name:
                 continue
             inner: Any = module
-            products = float(inner.in_features * inner.out_features)
-            back = products * (4.0 if weight.requires_grad else 2.0)
+            values = float(inner.in_features * inner.out_features)
+            there, back = matrix_forward(values), matrix_backward(values, trained=weight.requires_grad)
             if id(module) in heads:
-                self._head, self._head_back = self._head + 2.0 * products, self._head_back + back
+                self._head, self._head_back = self._head + there, self._head_back + back
             else:
-                self._body, self._body_back = self._body + 2.0 * products, self._body_back + back
+                self._body, self._body_back = self._body + there, self._body_back + back
         if self._body == 0 or any(getattr(config, name, None) for name in ("num_experts", "num_local_experts")):
-            self._body = self._head = self._body_back = self._head_back = self._attention = 0.0
+            self._body = self._head = self._body_back = self._head_back = 0.0
+            self._attention = self._attention_back = 0.0
 
     def forward(self, rows: Sequence[Row]) -> float:
         """Of the forward pass alone."""
@@ -64,7 +63,7 @@ class Work:
     def training(self, rows: Sequence[Row]) -> float:
         """Of forward and backward."""
         tokens, square, counted = self._sizes(rows)
-        back = tokens * self._body_back + counted * self._head_back + 2 * square * self._attention
+        back = tokens * self._body_back + counted * self._head_back + square * self._attention_back
         return tokens * self._body + counted * self._head + square * self._attention + back
 
     def _sizes(self, rows: Sequence[Row]) -> tuple[int, int, int]:

@@ -200,7 +200,8 @@ class Updates:
             self._show("evaluation", done, measured)
         line |= measured
         self._show("step_end", done, line, self._ids(step))
-        if (between and self._last()) or measured or step == self.start or done % options.logging_steps == 0:
+        due = step == self.start or done % options.logging_steps == 0 or bool(line.get("skipped"))
+        if (between and self._last()) or measured or due:
             self.run.log(done, line)
         if self.progress is not None:
             self.progress(done, self.total, {**line, "memory_gib": peak_memory_bytes() / 2**30})
@@ -329,6 +330,7 @@ class Updates:
             self._guard.quarantined, self._guard.in_a_row = kept, 0
         self.zero_grad()
         self.run.resumed_at(self.done)
+        self.run.sinks.went_back(self.done)
         self.run.notes.append(f"went back to {good[-1].name}: {reason}")
         if self.done == 0:
             self._measure_first()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,6 @@ def _benchmark_pair(body: Mapping[str, Any], one: Shown) -> Pair:
         right=marked(one.item_text),
         left_name=f"removed: {place_name(body, one.row)}",
         right_name=f"item {one.item} of {one.benchmark}",
-        why=f"lpt why {body['stage_id']}:{one.row}",
+        why=f"lpt why {shlex.quote(str(body['stage_id']))}:{one.row}",
         detail=one.evidence,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -288,7 +289,7 @@ def _stages(story: ManifestStory) -> Child:
     rows = [
         [
             str(stage.get("stage")), stage.get("rows_in"), stage.get("rows_out"), str(stage.get("created", ""))[:19],
-            command(f"lpt report {stage.get('stage_id')}"),
+            command(f"lpt report {shlex.quote(str(stage.get('stage_id')))}"),
         ]
         for _, stage in known
     ]  # fmt: skip

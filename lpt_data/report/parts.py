@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,8 @@ from manifests.html import Child, Html, el, join, one_line
 TEASER = 90  # characters of a text in the line that opens it
 NOTES = 20  # shown of what is not on a page
 LISTED = 200  # rows of a table of items, files or notes
+# A command of ours whose words a shell only reads: nothing outside of quotes starts another one or reads a variable.
+_ONE_COMMAND = re.compile(r"""(?:lpt|sha256sum) (?:[^\s"'$`\\!;&|<>(){}#*?~]|[ ]|"[^"$`\\!\n]*"|'[^'\n]*')+""")
 
 
 @dataclass(frozen=True)
@@ -84,14 +88,30 @@ def _cell(column: Column, given: Any, *, first: bool) -> Html:
 def command(line: str) -> Html:
     """Return a command with a button that copies exactly what is shown; a remark behind two spaces and # beneath it.
 
-    A remark that ends in a command of its own is two: what it is for, and that command.
+    A remark that ends in a command of its own is two: what it is for, and that command. What a shell would read as
+    more than one command of ours has no button: a record that came from elsewhere may hold anything.
     """
     typed, _, remark = line.partition("  # ")
-    copy = el("button", "Copy", type="button", class_="copy", hidden=True, aria_label=f"Copy the command {typed[:80]}")
+    copy = (
+        el("button", "Copy", type="button", class_="copy", hidden=True, aria_label=f"Copy the command {typed[:80]}")
+        if _ONE_COMMAND.fullmatch(typed)
+        else None
+    )
     shown = el("span", el("code", one_line(typed)), copy, class_="command")
     said, found, other = remark.partition(": lpt ")
     told = el("span", one_line(f"{said}:" if found else said), class_="remark dim small") if remark else None
     return join([shown, told, command(f"lpt {other}") if found else None])
+
+
+def sql(query: str) -> Html:
+    """Return the command that asks the catalog; values in it come from `literal`."""
+    plain = not set(query) & set('"$`\\!\n')  # in double quotes a reader sees the literals as they are
+    return command(f'lpt sql "{query}"' if plain else f"lpt sql {shlex.quote(query)}")
+
+
+def literal(value: Any) -> str:
+    """Return a value as text of SQL."""
+    return "'" + str(value).replace("'", "''") + "'"
 
 
 def swatch(name: str) -> Html:

@@ -9,7 +9,7 @@ from lpt_data.report import charts, words
 from lpt_data.report.document import document
 from lpt_data.report.markdown import code, said
 from lpt_data.report.markdown import table as markdown_table
-from lpt_data.report.parts import Cell, Column, command, digest, facts, figures, notes, section, table
+from lpt_data.report.parts import Cell, Column, command, digest, facts, figures, literal, notes, section, sql, table
 from lpt_data.report.stage_page import foot
 from lpt_data.report.story import RunStory
 from manifests.html import Child, Html, el, join
@@ -117,7 +117,7 @@ def _suspect(given: Any) -> Cell | Child:
     if not given:
         return "–"
     first = str(given).split()[0]
-    return Cell(command(f"lpt why {first[:16]}"), first) if first.isalnum() else str(given)
+    return Cell(command(f"lpt why {first[:16]}"), first) if first.isascii() and first.isalnum() else str(given)
 
 
 def _names(story: RunStory) -> list[tuple[str, str]]:
@@ -136,11 +136,11 @@ def _record(story: RunStory) -> Html:
     body = story.body
     told = [(name, _named(value)) for name, value in _names(story)]
     settings = [(name, el("code", value)) for name, value in _settings(body.get("config") or {})]
-    ask = f"lpt sql \"select metric, first, last from v_metric where run_id = '{body['run_id']}'\""
+    ask = sql(f"select metric, first, last from v_metric where run_id = {literal(body['run_id'])}")
     return section(
         "record", "Record", facts(told),
         el("details", el("summary", "Settings"), facts(settings), class_="more"),
-        el("h3", "Ask further"), el("p", command(ask)),
+        el("h3", "Ask further"), el("p", ask),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from manifests.catalog import Catalog
 from manifests.errors import BadInputError
 
 TYPE = "lpt.run/1"
+_MOST = 2**63  # a whole number below it can be drawn
 CURVES = 40  # that a page shows
 STRETCHES = 200  # of a curve, two points each
 _FIRST = ("loss", "reward", "eval_accuracy", "rewards/margins", "rewards/accuracies", "grad_norm", "learning_rate")
@@ -95,8 +96,14 @@ def _rows(path: Path) -> Iterator[dict[str, Any] | None]:
             except (ValueError, RecursionError):
                 yield None
                 continue
-            good = isinstance(row, dict) and isinstance(row.get("step"), int)
-            yield row if good else None
+            yield row if isinstance(row, dict) and _readable(row) else None
+
+
+def _readable(row: Mapping[str, Any]) -> bool:
+    """Whether a line has the number of a step, and no number that is larger than any that a run writes."""
+    step = row.get("step")
+    numbers = (value for value in row.values() if isinstance(value, int))
+    return isinstance(step, int) and step >= 0 and all(-_MOST < number < _MOST for number in numbers)
 
 
 def _curves(points: Mapping[str, Points]) -> list[Curve]:

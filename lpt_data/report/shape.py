@@ -6,13 +6,17 @@ fine where the page can do without; one of another type is not.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from manifests.errors import BadInputError
 
 NUMBER = (int, float)
-# A type or a tuple of types; a mapping of fields ("?" at the end: may be left out or null); a list of one such shape.
+_MOST = 2**63  # what a whole number stays below
+# A type or a tuple of types; what a text must match; a mapping of fields ("?" at the end: may be left out or null); a
+# list of one such shape.
 _FILE = {"path": str, "sha256": str, "bytes?": int, "rows?": int}
 MANIFEST: Mapping[str, Any] = {
     "policy": {"name": str, "digest": str, "text?": str},
@@ -49,7 +53,7 @@ MANIFEST: Mapping[str, Any] = {
 
 
 RUN: Mapping[str, Any] = {
-    "run_id": str,
+    "run_id": re.compile(r"[A-Za-z0-9._-]+"),  # it stands in commands that a reader copies
     "algorithm": str,
     "status": str,
     "steps?": int,
@@ -79,8 +83,10 @@ def _fault(value: Any, shape: Any, where: str) -> str:
         if not isinstance(value, list):
             return where
         return next(filter(None, (_fault(one, shape[0], f"{where}[{i}]") for i, one in enumerate(value))), "")
+    if isinstance(shape, re.Pattern):
+        return "" if isinstance(value, str) and shape.fullmatch(value) else where
     if not isinstance(shape, Mapping):
-        wrong = not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool)
+        wrong = not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool) or not _a_size(value)
         return where if wrong else ""
     if not isinstance(value, Mapping):
         return where
@@ -97,3 +103,10 @@ def _fault(value: Any, shape: Any, where: str) -> str:
         if fault := _fault(value[field], inner, f"{where}.{field}"):
             return fault
     return ""
+
+
+def _a_size(value: Any) -> bool:
+    """Whether a number is one that a page can write: JSON allows a thousand digits, and Python's reader infinity."""
+    return not isinstance(value, (int, float)) or (
+        math.isfinite(value) if isinstance(value, float) else -_MOST < value < _MOST
+    )

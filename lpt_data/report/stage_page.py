@@ -11,13 +11,14 @@ from lpt_data.report.meaning import meanings
 from lpt_data.report.parts import (
     Cell,
     Column,
-    command,
     digest,
     facts,
     figures,
+    literal,
     notes,
     pairs,
     section,
+    sql,
     table,
     toolbar,
 )
@@ -90,7 +91,7 @@ def _reasons(story: StageStory) -> Html | None:
     rows = [
         [
             el("span", reason, class_="reason"), words.ACTIONS[action], n, Cell(words.share(n, of), n),
-            Cell(command(_rows_of(story, action, reason)), reason),
+            Cell(sql(_rows_of(story, action, reason)), reason),
         ]
         for action, reason, n in story.reasons
     ]  # fmt: skip
@@ -99,8 +100,9 @@ def _reasons(story: StageStory) -> Html | None:
 
 
 def _rows_of(story: StageStory, action: str, reason: str) -> str:
-    where = f"stage_id = '{story.body['stage_id']}' and action = '{action}' and reason = '{reason}'"
-    return f'lpt sql "select row, record_id, witness_row, score, detail from v_decision where {where} order by score"'
+    stage = literal(story.body["stage_id"])
+    where = f"stage_id = {stage} and action = {literal(action)} and reason = {literal(reason)}"
+    return f"select row, record_id, witness_row, score, detail from v_decision where {where} order by score"
 
 
 def _evidence_title(story: StageStory) -> str:
@@ -220,5 +222,5 @@ def _record(story: StageStory) -> Html:
         topics.files_of(body.get("outputs") or [], "Files that were written"),
         el("details", el("summary", "Settings"), topics.settings(body["config"]), class_="more"),
         el("h3", "Ask further"),
-        el("p", command(f"lpt sql \"select * from v_stage where stage_id = '{body['stage_id']}'\"")),
+        el("p", sql(f"select * from v_stage where stage_id = {literal(body['stage_id'])}")),
     )

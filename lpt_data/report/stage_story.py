@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -174,7 +175,7 @@ def _pair(body: Mapping[str, Any], one: Mapping[str, Any], found: Found) -> Pair
         right=right,
         left_name=f"removed: {place_name(body, row)}",
         right_name=right_name,
-        why=f"lpt why {body['stage_id']}:{row}",
+        why=f"lpt why {shlex.quote(str(body['stage_id']))}:{row}",
         detail=one["detail"] or "",
     )
 
@@ -202,7 +203,7 @@ def _rewrite_pairs(body: Mapping[str, Any]) -> list[Pair]:
                     (alone(one["before"]), alone(one["after"])) if masked else compare(one["before"], one["after"])
                 )
                 where = f"before: {place_name(body, one['row'])}"
-                why = f"lpt why {body['stage_id']}:{one['row']}"
+                why = f"lpt why {shlex.quote(str(body['stage_id']))}:{one['row']}"
                 pairs.append(Pair("clean", reason, one["row"], None, left, right, where, "after", why))
     return pairs
 

@@ -130,7 +130,7 @@ def train(
     run = Run.create(
         out, algorithm.name, config, split, {"name": source, "digest": model_digest(source)}, seed=config.run.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
-        tokenized_id=work.tokenized_id, catalog=catalog,
+        tokenized_id=work.tokenized_id, eval_split=eval_split, catalog=catalog,
         engine={"name": "trl", "version": metadata.version("trl"), "options": _plain(told)},
     )  # fmt: skip
     run.notes += work.notes + split_notes(split, eval_split, config.max_length)

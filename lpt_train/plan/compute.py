@@ -1,13 +1,9 @@
 """Arithmetic of training: FLOPs, GPU hours, cost, and how many tokens a model of a size asks for.
 
-A parameter of a matrix costs two operations a token in the forward pass, and four in the backward pass: two for the
-gradient of the input, two for its own (Kaplan et al. 2020, arXiv 2001.08361, 2.1: C = 6 N D). Under LoRA the base has
-no gradient of its own, so that two of the six fall away: 4 N D, and 6 for the few values of the adapter; the inputs'
-gradients are needed all the way down, which is why it is no less. Causal attention over c tokens multiplies queries
-with keys and scores with values, on average over half of them: 2 c a a layer and token forward, twice that backward
-(Chowdhery et al. 2022, arXiv 2204.02311, appendix B, halved).
-
-MFU counts these and nothing done twice; a layer that is computed again costs its forward pass once more in time.
+What counts is as in the measured MFU of a run (`lpt_train.flops`): C = 6 N D and attention (Kaplan et al. 2020, arXiv
+2001.08361, 2.1), 4 N D under LoRA, whose base needs its inputs' gradients all the way down but none of its own. So the
+MFU that a run has measured can be given to a plan. What is computed again to save memory is no part of it: a run that
+does so has a lower MFU, and its hours follow from that alone.
 """
 
 from __future__ import annotations
@@ -15,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lpt_train.flops import attention_backward, attention_forward, matrix_backward, matrix_forward
 from lpt_train.plan.gpus import GPU
 from lpt_train.plan.shape import ModelShape
 
@@ -32,18 +29,23 @@ class Flops:
 
 def flops_per_token(
     shape: ModelShape, *, context: int, scope: str = "full", adapter: int = 0, checkpoint_every: int = 0,
-    references: int = 0,
+    references: int = 0, head_share: float = 1.0,
 ) -> Flops:  # fmt: skip
     """Operations of one training token that sees `context` tokens of its row; `adapter` values train beside the base.
 
-    `references` are forward passes of other models over the same tokens (a reference, a reward model).
+    `references` are forward passes of other models over the same tokens (a reference, a reward model); `head_share` is
+    that of the tokens that the vocabulary head is applied to.
     """
     seen = min(context, shape.window) if shape.window else context
-    attention = 2.0 * shape.layers * shape.query * seen
-    products = 2.0 * shape.active_parameters
-    forward = products + attention + 2.0 * adapter
-    backward = (2.0 if scope == "full" else 1.0) * products + 2.0 * attention + 4.0 * adapter
-    others = references * (products + attention)
+    values = shape.linear_parameters + head_share * shape.vocabulary * shape.hidden
+    alone = matrix_forward(values) + seen * attention_forward(shape.layers, shape.query)
+    forward = alone + matrix_forward(adapter)
+    backward = (
+        matrix_backward(values, trained=scope == "full")
+        + seen * attention_backward(shape.layers, shape.query)
+        + matrix_backward(adapter, trained=True)
+    )
+    others = references * alone
     again = forward * (1 / checkpoint_every if checkpoint_every else 0)
     return Flops(forward, forward + backward + others, forward + backward + others + again)
 
@@ -61,13 +63,18 @@ def plan_compute(
     adapter: int = 0,
     checkpoint_every: int = 0,
     references: int = 0,
+    head_share: float = 1.0,
 ) -> dict[str, Any]:
-    """What training on `tokens` takes on `gpus` GPUs at a share `mfu` of their peak; `price` is per GPU hour."""
+    """What training on `tokens` takes on `gpus` GPUs at a share `mfu` of their peak; `price` is per GPU hour.
+
+    `computed_again` is what the device does beyond the counted operations, as a share of them; `mfu` has it in it.
+    """
     flops = flops_per_token(
-        shape, context=context, scope=scope, adapter=adapter, checkpoint_every=checkpoint_every, references=references
+        shape, context=context, scope=scope, adapter=adapter, checkpoint_every=checkpoint_every, references=references,
+        head_share=head_share,
     )  # fmt: skip
     again = flops.hardware / flops.model
-    rate = gpu.teraflops * 1e12 * mfu / flops.hardware * gpus
+    rate = gpu.teraflops * 1e12 * mfu / flops.model * gpus
     hours = tokens / rate * gpus / 3600
     wanted = CHINCHILLA * shape.parameters
     return {

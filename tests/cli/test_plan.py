@@ -98,6 +98,9 @@ def test_compute_is_a_table_and_an_object(capsys, seven):
     assert full["flops_per_token_and_parameter"] == pytest.approx(6.1, abs=0.15)
     assert lora["flops_per_token_and_parameter"] == pytest.approx(6.1, abs=0.15)  # 4, and a reference's 2
     assert lora["scope"] == "lora"
+    assert "computed again" not in err
+    _, _, err = lpt(capsys, f"compute --model {seven} --tokens 2e9 --checkpoint-every 1")
+    assert "33% on top is computed again" in err
 
 
 def test_rollouts_say_what_waits(capsys, seven):

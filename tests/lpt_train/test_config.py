@@ -8,7 +8,17 @@ import sys
 
 import pytest
 
-from lpt_train.config import Lora, Optim, RunOptions, SFTConfig, described, from_mapping, option_names, to_mapping
+from lpt_train.config import (
+    Lora,
+    Optim,
+    RunOptions,
+    SFTConfig,
+    described,
+    flattened,
+    from_mapping,
+    option_names,
+    to_mapping,
+)
 from manifests.errors import UsageError
 
 
@@ -20,6 +30,12 @@ def test_importing_the_options_loads_no_tensor_library():
 def test_bare_dotted_and_nested_names_are_the_same_option():
     for options in ({"learning_rate": 0.5}, {"optim.learning_rate": "0.5"}, {"optim": {"learning_rate": 0.5}}):
         assert from_mapping(SFTConfig, options) == SFTConfig(optim=Optim(learning_rate=0.5))
+
+
+def test_blocks_are_opened_by_their_dotted_names():
+    assert flattened({"a": 1, "b": {"c": 2, "d": {"e": None}}, "f": {}}) == {"a": 1, "b.c": 2, "b.d.e": None}
+    made = SFTConfig(optim=Optim(learning_rate=0.5))
+    assert from_mapping(SFTConfig, flattened(to_mapping(made))) == made
 
 
 def test_text_becomes_the_type_of_the_field():

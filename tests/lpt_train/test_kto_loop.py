@@ -111,10 +111,11 @@ def test_it_measures_on_an_evaluation_split(tiny, tmp_path):
     held_out = load_unadmitted(write_jsonl(tmp_path / "held.jsonl", preferences(20)[12:]), "preference")
     found = {}
     for size in (3, 16):
-        _, lines = run(
+        result, lines = run(
             tiny, tmp_path, f"run{size}", eval_split=held_out, eval_steps=4, per_device_eval_batch_size=size,
             lora_dropout=0.1, per_device_train_batch_size=4,
         )  # fmt: skip
+        assert result.body["eval"] == held_out.identity
         found[size] = [line for line in lines if "eval_loss" in line]
     assert [line["step"] for line in found[3]] == [0, 4, 8]
     first, *_, last = found[3]

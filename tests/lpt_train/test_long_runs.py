@@ -14,6 +14,7 @@ from train_cases import chat, chats, preferences, write_jsonl
 import lpt_train.reward as reward
 import lpt_train.reward_batch as reward_batch
 import lpt_train.sft as sft
+import lpt_train.sinks as sinks
 from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import checkpoints, latest
 from lpt_train.config import RunOptions, SFTConfig, from_mapping
@@ -125,6 +126,39 @@ def test_two_spikes_in_a_row_go_back_to_the_checkpoint_and_leave_both_batches_ou
     assert [row["step"] for row in rows if row.get("skipped")] == [11, 12]
     assert rows[6]["learning_rate"] == 1e-2 / 4  # lowered from where it went back to
     assert result.body["proof"]["updates"] == 14
+
+
+def test_every_step_that_moved_nothing_is_in_the_metrics(tiny, tmp_path, absurd):
+    split = split_with(tmp_path, {10: "~"})
+    sft.train(config(tiny, spike_guard=True, logging_steps=8), split=split, out=tmp_path / "run")
+    rows = logged(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 8, 11, 16]
+    assert [row["step"] for row in rows if row.get("skipped")] == [11]
+
+
+def test_what_a_run_undid_is_hidden_in_tensorboard_and_told_of_a_sink_that_cannot(tiny, tmp_path, absurd, monkeypatch):
+    begun, closed = [], []
+
+    class Kept:
+        def __init__(self, name, step):
+            self.name = name
+            begun.append((name, step))
+
+        def log(self, step, metrics):
+            pass
+
+        def close(self):
+            closed.append(self.name)
+
+    for name in ("tensorboard", "trackio"):
+        opened = lambda out, run_id, config, step, name=name: Kept(name, step)  # noqa: E731
+        monkeypatch.setitem(sinks.SINKS, name, (("json",), opened))
+    split = split_with(tmp_path, {10: "~", 11: "~"})
+    made = config(tiny, spike_guard=True, save_steps=6, report_to="tensorboard,trackio")
+    result = sft.train(made, split=split, out=tmp_path / "run")
+    assert begun == [("tensorboard", 0), ("trackio", 0), ("tensorboard", 6)]
+    assert sorted(closed) == ["tensorboard", "tensorboard", "trackio"]
+    assert [note.split()[0] for note in result.notes if "what was undone" in note] == ["trackio"]
 
 
 def test_one_spike_more_than_allowed_ends_the_run_and_names_the_record(tiny, tmp_path, absurd):

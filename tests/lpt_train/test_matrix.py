@@ -86,6 +86,56 @@ def test_resources_are_compared_in_the_declared_order():
     assert choose(of, found).winner == "large"
 
 
+def with_values(found, variant, **changed):
+    return [replace(c, values={**c.values, **changed}) if c.variant == variant else c for c in found]
+
+
+@pytest.mark.parametrize("missing", [math.nan, math.inf])
+def test_a_resource_that_one_lacks_chooses_nobody(missing):
+    of = spec(cheapest=["seconds", "trainable_parameters"])
+    equal = cells(of, small=(1.0, 1.0), large=(1.0, 1.0))
+    partly = [
+        replace(c, values={**c.values, "seconds": missing}) if c.name == "small with seed 2" else c for c in equal
+    ]
+    none = [replace(c, values={k: v for k, v in c.values.items() if k != "seconds"}) for c in equal]
+    for found, names in ((partly, "small"), (with_values(equal, "large", seconds=missing), "large"),
+                         (none, "small, large")):  # fmt: skip
+        chosen = choose(of, found)
+        assert (chosen.best, chosen.winner) == ("small", None)
+        assert chosen.reason.endswith(f"its seconds: there is no finite value of it for {names}")
+        assert "Winner: **none**. none of small, large is taken" in page(of, found, chosen, [], None)
+    # What does not decide may be missing: of one that is outside the band, and of what comes after the decision.
+    outside = cells(of, small=(1.0, 1.0), large=(2.0, 2.0))
+    assert choose(of, with_values(outside, "large", seconds=missing)).winner == "small"
+    cheaper = with_values(with_values(equal, "large", seconds=1.0), "small", trainable_parameters=missing)
+    assert choose(of, cheaper).winner == "large"
+
+
+@pytest.mark.parametrize("name", ["trainable_paramters", "tokens_per_second", "largest_batch", "eval_loss",
+                                  "probe.latency_seconds"])  # fmt: skip
+def test_only_resources_of_which_less_is_better_choose(name):
+    with pytest.raises(UsageError, match="no resource of which less is better") as refused:
+        spec(cheapest=["seconds", name])
+    assert refused.value.seen == name
+    assert "trainable_parameters, peak_memory_bytes, seconds, steps" in refused.value.next
+    probed = spec(cheapest=["probe.latency_seconds", "step_seconds"], probe={"admitted": "a:b"})
+    assert probed.cheapest == ("probe.latency_seconds", "step_seconds")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_passes_no_gate(value):
+    of = spec(gates={"seconds": "<= 9", "steps": ">= 1"})
+    found = [replace(c, values={**c.values, "steps": 3.0}) for c in cells(of, small=(1, 1), large=(1, 1))]
+    assert choose(of, found).winner == "small"
+    for at in (0, 1):  # of either seed: what `max` makes of a NaN hangs on the order
+        spoiled = [*found]
+        spoiled[at] = replace(found[at], values={**found[at].values, "seconds": value, "steps": value})
+        small, large = choose(of, spoiled).variants
+        assert [check.status for check in small.checks] == ["error", "error"]
+        assert found[at].name in small.checks[0].detail
+        assert (small.passed, large.passed) == (False, True)
+
+
 def test_gates_are_hard_and_none_is_green_by_silence():
     of = spec(gates={"eval_loss": "<= 1.05", "trainable_parameters": "<= 300"})
     chosen = choose(of, cells(of, small=(1.04, 1.02), large=(1.00, 1.00)))
@@ -224,6 +274,46 @@ def test_a_failed_cell_stays_failed_until_it_is_asked_for_again(folder):
     assert again.cells[1].failures == found.cells[1].failures
     run_matrix(read, out=path / "m", catalog=catalog, retry=True)
     assert (path / "m" / "large-seed1.failed-1" / "failed.json").exists()
+
+
+def test_a_cell_is_not_reused_for_other_rows_of_measurement(folder):
+    """The names of the splits stay; what is admitted under them changes."""
+    path, catalog = folder
+    admit_by_hand(catalog, "sft", {"test": chats(24)[20:]}, name="probes")
+    body = yaml.safe_load((path / "demo.yaml").read_text())
+    probe = {"admitted": "probes:test", "match": "words", "n": 1, "max_completion_length": 4}
+    body |= {"seeds": [1], "variants": {"small": {"lora_r": 2, "max_steps": 1}}, "probe": probe}
+    first = run_matrix(parse_spec(body, "demo"), out=path / "m", catalog=catalog).cells[0]
+    admit_by_hand(catalog, "sft", {"test": chats(40)[30:]}, name="probes")
+    second = run_matrix(parse_spec(body, "demo"), out=path / "m", catalog=catalog).cells[0]
+    assert first.run_id == second.run_id  # trained once, probed again
+    assert first.values["eval_loss"] == second.values["eval_loss"]
+    assert first.values["probe.loss"] != second.values["probe.loss"]
+
+    admit_by_hand(catalog, "sft", {"train": chats(16), "validation": chats(30)[20:]})
+    with pytest.raises(RefusedError, match="other options or rows") as refused:
+        run_matrix(parse_spec(body, "demo"), out=path / "m", catalog=catalog)
+    assert refused.value.seen.startswith("eval.content_root: ")
+    record = path / "m" / "small-seed1" / "run.json"
+    old = json.loads(record.read_bytes())
+    del old["eval"]  # a record of before: its evaluation split is not known
+    record.write_text(json.dumps(old))
+    with pytest.raises(RefusedError, match="other options or rows") as refused:
+        run_matrix(parse_spec(body, "demo"), out=path / "m", catalog=catalog)
+    assert "unknown there" in refused.value.seen
+
+
+@pytest.mark.parametrize("name", ["run.json", "failed.json"])
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_damaged_cell_says_what_to_remove(folder, name, text):
+    path, catalog = folder
+    cell = path / "m" / "small-seed1"
+    cell.mkdir(parents=True)
+    (cell / name).write_text(text)
+    with pytest.raises(BadInputError, match="damaged") as raised:
+        run_matrix(read_spec(path / "demo.yaml"), out=path / "m", catalog=catalog)
+    assert str(cell / name) in raised.value.seen
+    assert raised.value.next.startswith(f"remove the folder {cell}" if name == "run.json" else "remove that file")
 
 
 def test_a_probe_measures_each_cell_and_gates_judge_it(folder):

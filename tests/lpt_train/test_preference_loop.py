@@ -81,11 +81,23 @@ def test_resume_is_bit_exact(tiny, pairs, tmp_path, use_peft):
 
 
 def test_evaluation_is_the_mean_over_the_pairs(tiny, pairs, tmp_path):
-    _, lines = run(tiny, pairs, tmp_path / "run", eval_split=pairs, per_device_eval_batch_size=3, max_steps=12)
+    result, lines = run(tiny, pairs, tmp_path / "run", eval_split=pairs, per_device_eval_batch_size=3, max_steps=12)
+    assert result.body["eval"] == pairs.identity
     assert lines[0]["step"] == 0
     assert lines[0]["eval_loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert lines[-1]["eval_rewards/accuracies"] == 1
     assert lines[-1]["eval_loss"] < 0.5
+
+
+@pytest.mark.parametrize("damage", ["{", '{"key": 1', "[]", "{}"])
+def test_a_damaged_reference_is_computed_again_and_said(tiny, pairs, tmp_path, damage):
+    run(tiny, pairs, tmp_path / "run", max_steps=1, lr_scheduler_type="constant")
+    kept = tmp_path / "run" / "reference.json"
+    good = kept.read_bytes()
+    kept.write_text(damage)
+    result, _ = run(tiny, pairs, tmp_path / "run", max_steps=2, lr_scheduler_type="constant", resume=True)
+    assert ["reference.json was damaged" in note for note in result.notes].count(True) == 1
+    assert set(json.loads(kept.read_bytes())) == set(json.loads(good)) == {"key", "logps"}
 
 
 def test_both_sides_share_the_prompt_and_only_completions_count(renderer):

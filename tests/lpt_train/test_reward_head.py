@@ -210,7 +210,12 @@ def test_an_exported_folder_is_whole_and_read_back(tiny, tmp_path):
                 parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) / 30)
     model.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
     (tmp_path / "adapter" / "lpt.json").write_text('{"tainted": true, "run_id": "r"}')
-    told = export_reward(str(tmp_path / "adapter"), tmp_path / "whole")
+    made = export_reward(str(tmp_path / "adapter"), tmp_path / "whole")
+    told = made.body
+    assert {path.stat().st_mode & 0o777 for path in made.path.iterdir()} == {
+        (made.path / "lpt.json").stat().st_mode & 0o777
+    }
+    assert [file["path"] for file in told["outputs"]] == [str(path) for path in sorted(made.path.iterdir())]
     assert told["largest_difference"] < 1e-5
     assert told["padding"] == PAD
     assert told["tainted"]
@@ -220,6 +225,6 @@ def test_an_exported_folder_is_whole_and_read_back(tiny, tmp_path):
     assert rewards_of(ready(load_reward_model(str(tmp_path / "whole"))), several, 2).tolist() == pytest.approx(
         ours, abs=1e-5
     )
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="is taken"):
         export_reward(str(tmp_path / "adapter"), tmp_path / "whole")
     assert not list(tmp_path.glob(".tmp*"))

@@ -20,12 +20,13 @@ from lpt_train.checkpoint import read_provenance
 from lpt_train.checkpoint_folders import latest
 from lpt_train.models import load_tokenizer
 from lpt_train.packing import epoch_order, units_at
+from lpt_train.reward_export import export_reward
 from lpt_train.reward_head import has_reward_head
 from lpt_train.reward_model import load_reward_model
 from lpt_train.reward_scores import RewardModel
 from lpt_train.tiny import STOP, make_tiny
 from manifests.catalog import Catalog
-from manifests.errors import LptError, RefusedError
+from manifests.errors import BadInputError, LptError, RefusedError
 from manifests.sql import query
 
 
@@ -51,6 +52,24 @@ def learned(tiny, tmp_path_factory):
         )
         for share in (0.0, 0.5)
     }
+
+
+def test_an_export_is_recorded_and_none_is_made_of_a_damaged_checkpoint(tiny, pairs, tmp_path):
+    catalog = Catalog.open(tmp_path / ".lpt")
+    result, _ = run(tiny, pairs, tmp_path / "run", max_steps=1, lora_r=2, catalog=catalog)
+    made = export_reward(str(tmp_path / "run"), tmp_path / "whole", catalog=catalog)
+    ((name, body),) = catalog.find("lpt.export/1")
+    assert (made.object_id, body["digest"]) == (name, made.body["digest"])
+    assert (body["run_id"], body["checkpoint_sha256"]) == (result.run_id, result.body["checkpoint"]["sha256"])
+    assert body["parents"] == [result.object_id]
+    weights = latest(tmp_path / "run" / "checkpoints") / "adapter_model.safetensors"
+    spoiled = bytearray(weights.read_bytes())
+    spoiled[-3] ^= 1  # still a number
+    weights.write_bytes(spoiled)
+    with pytest.raises(BadInputError, match="a checkpoint is damaged"):
+        export_reward(str(tmp_path / "run"), tmp_path / "again", catalog=catalog)
+    assert not (tmp_path / "again").exists()
+    assert not list(tmp_path.glob(".tmp*"))
 
 
 def test_a_planted_preference_is_learned_and_holds_on_hidden_pairs(learned):
@@ -246,6 +265,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_one_to_go_on_from(tiny, pai
 
 def test_a_run_goes_on_from_a_reward_model(tiny, pairs, tmp_path):
     first, lines = run(tiny, pairs, tmp_path / "first", eval_split=pairs)
+    assert first.body["eval"] == pairs.identity
     _, more = run(tmp_path / "first", pairs, tmp_path / "second", max_steps=1, eval_split=pairs)
     assert more[0]["eval_loss"] == pytest.approx(lines[-1]["eval_loss"], abs=1e-4)
     assert has_reward_head(str(latest(first.path / "checkpoints")))

@@ -58,7 +58,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path, sft_split, tiny)
         create(tmp_path / "other", sft_split, tiny, resume=True)
 
 
-@pytest.mark.parametrize("record", ["[]", "{}", '{"run_id": "r", "config": 1, "model": {}}'])
+@pytest.mark.parametrize("record", ["[]", "{", "{}", '{"run_id": "r", "config": 1, "model": {}}'])
 def test_a_damaged_record_is_not_resumed(tmp_path, sft_split, tiny, record):
     (tmp_path / "run.json").write_text(record)
     with pytest.raises(BadInputError, match="damaged"):
@@ -144,6 +144,40 @@ def test_a_resume_may_change_what_is_watched_and_nothing_else(tmp_path, sft_spli
         check_resume(body, body | {"split": "other@1:train"})
     with pytest.raises(RefusedError, match="another start_model"):  # the same path, other weights in it
         check_resume(body, body | {"model": {**body["model"], "digest": "e"}})
+
+
+def test_a_resume_measures_on_the_same_split(tmp_path, sft_split, tiny):
+    """One curve and one early stopping have one split; what an older record does not say is another one."""
+    first, other = ({"ref": name, "content_root": name * 64} for name in "ab")
+    body = create(tmp_path / "run", sft_split, tiny, eval_split=sft_split).body
+    assert body["eval"] == {"ref": sft_split.ref, "content_root": sft_split.content_root}
+    assert create(tmp_path / "plain", sft_split, tiny).body["eval"] is None
+    older = {name: value for name, value in body.items() if name != "eval"}
+    for then, now_ in ((body | {"eval": first},) * 2, (body | {"eval": None},) * 2, (older, body | {"eval": None})):
+        check_resume(then, now_)
+    same_rows_changed = {**first, "content_root": "c" * 64}  # the name is the same, its rows are not
+    for then in ({"eval": None}, {"eval": other}, {"eval": same_rows_changed}, {}):
+        with pytest.raises(RefusedError, match="another eval split") as refused:
+            check_resume(older | then, body | {"eval": first})
+        assert f"a {'a' * 64} now" in refused.value.seen
+    with pytest.raises(RefusedError, match="another eval split"):
+        check_resume(body | {"eval": first}, body | {"eval": None})
+
+
+def test_the_seconds_of_a_killed_run_are_not_lost(tmp_path, sft_split, tiny):
+    killed = create(tmp_path / "run", sft_split, tiny)
+    killed._started -= 100  # it began so long ago
+    killed.log(1, {"loss": 1.0})
+    killed._written -= 100
+    killed.log(2, {"loss": 1.0})
+    killed._lock.close()  # as the end of its process does
+    assert json.loads((tmp_path / "run" / "run.json").read_bytes())["seconds"] >= 100
+    again = create(tmp_path / "run", sft_split, tiny, Catalog.open(tmp_path / ".lpt"), resume=True)
+    again.resumed_at(2)
+    result = again.finish("done", steps=2, proof=EFFECTIVE)
+    assert 100 <= result.body["seconds"] < 200  # its own and the earlier ones, once
+    on_disk = json.loads((tmp_path / "run" / "run.json").read_bytes())["seconds"]
+    assert on_disk == result.body["seconds"] == again.catalog.get(result.object_id)["seconds"]
 
 
 @pytest.mark.parametrize("change", [{"max_steps": 99}, {"max_steps": -1, "num_train_epochs": 3}])

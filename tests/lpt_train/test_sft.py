@@ -62,6 +62,7 @@ def test_an_admitted_split_leaves_no_mark_and_a_record_with_parents(tiny, tmp_pa
     result = train(config(tiny), split=split, out=tmp_path / "run", catalog=catalog, eval_split=held_out)
     assert (result.body["verified"], result.body["tainted"], result.body["verdict"]) == ("admitted", False, "accept")
     assert result.body["parents"] == [split.manifest_id]
+    assert result.body["eval"] == {"ref": "chats@1:validation", "content_root": held_out.content_root}
     before, after = result.body["metrics"]["eval_loss"]
     assert after < before
     (_, checkpoint), *_ = catalog.find("lpt.checkpoint/1")

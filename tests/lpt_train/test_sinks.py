@@ -49,6 +49,32 @@ def test_tensorboard_has_what_the_file_has_and_goes_on_after_a_resume(tiny, sft_
     assert [step for step, _ in found] == [1, 2, 3, 4, 5]
 
 
+def test_tensorboard_opened_again_in_the_same_second_hides_only_later_steps(tmp_path):
+    pytest.importorskip("tensorboardX")
+    one = sinks.Sinks(("tensorboard",), tmp_path, "run", {})
+    one.begin(0)
+    for loss in (1.0, 2.0, 3.0):
+        for step in (4, 5):
+            one.log(step, {"loss": loss})
+        one.went_back(4)
+    one.close()
+    assert one.notes == []
+    files = sorted((tmp_path / "tensorboard").iterdir(), key=lambda path: int(path.name.rpartition(".")[2]))
+    assert len(files) == 4
+    assert sorted(value for _, tag, value in events(tmp_path / "tensorboard") if tag == "loss") == [1, 1, 2, 2, 3, 3]
+    event_pb2 = importlib.import_module("tensorboardX.proto.event_pb2")
+    starts = []
+    for path in files:
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (size,) = struct.unpack_from("<Q", data, at)
+            event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
+            at += size + 16
+            if event.HasField("session_log") and event.session_log.status == event_pb2.SessionLog.START:
+                starts.append(event.step)
+    assert starts == [0, 5, 5, 5]  # the first step that is hidden: 4 was kept
+
+
 def test_wandb_offline(tiny, sft_split, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -48,6 +48,7 @@ def both(lean, config_type, options, split, tmp_path, **more):
     assert [proof["verdict"] for proof in proofs] == ["effective", "effective"]
     assert proofs[0].keys() == proofs[1].keys()
     assert [result.body["engine"]["name"] for result in found] == ["lean", "trl"]
+    assert found[0].body["eval"] == found[1].body["eval"]
     return [lines(result) for result in found]
 
 

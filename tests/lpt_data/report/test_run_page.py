@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
+import shlex
 from html.parser import HTMLParser
 
+import duckdb
 import pytest
 from report_world import HOSTILE
 
 from lpt_data.report.find import manifest_of, story_of
+from lpt_data.report.parts import command, literal, sql
 from lpt_data.report.run_story import CURVES, STRETCHES, run_story
 from lpt_data.report.write import default_name, rendered, write
 from manifests.catalog import Catalog
@@ -64,7 +69,7 @@ def test_a_long_run_is_thinned_and_keeps_its_spikes(tmp_path):
 
 def test_hostile_text_is_text_wherever_it_stands(tmp_path):
     body = BODY | {
-        "run_id": HOSTILE, "algorithm": HOSTILE, "split": HOSTILE, "failures": [HOSTILE], "status": "failed",
+        "algorithm": HOSTILE, "split": HOSTILE, "failures": [HOSTILE], "status": "failed",
         "config": {HOSTILE: HOSTILE}, "model": {"name": HOSTILE}, "stopped_early": HOSTILE, "best": {"path": HOSTILE},
         "quarantined": [{"step": HOSTILE, "reason": HOSTILE, "suspect": HOSTILE, "loss": HOSTILE}], "tainted": True,
         "proof": {HOSTILE: HOSTILE}, "env": {"lpt": HOSTILE},
@@ -95,7 +100,59 @@ def test_what_cannot_be_shown_is_said(tmp_path):
     assert b'id="curves"' not in rendered(alone, "html")
 
 
-@pytest.mark.parametrize("wrong", [{"run_id": 7}, {"status": None}, {"config": []}, {"failures": "x"}, {"steps": "4"}])
+@pytest.mark.parametrize("run_id", ["x'\" ; touch pwned #", "x' or '1' = '1", "$(id)", "a\n", "", HOSTILE])
+def test_an_id_that_could_end_up_in_a_shell_is_refused(tmp_path, run_id):
+    with pytest.raises(BadInputError, match="the record of the run is damaged") as refused:
+        run_story(None, str(folder(tmp_path, BODY | {"run_id": run_id})))
+    assert refused.value.seen.endswith("run.json: .run_id")
+    assert refused.value.next
+
+
+@pytest.mark.parametrize("text", ["x'\" ; touch pwned #", "it's", "$(id)", "`id`", "a\\", "!!", "plain"])
+def test_a_value_in_a_query_is_one_value_to_the_shell_and_to_the_database(text):
+    shown = re.search(r"<code>(.*?)</code>", str(sql(f"select {literal(text)}")), re.S).group(1)
+    lpt, word, query = shlex.split(html.unescape(shown))
+    assert (lpt, word, duckdb.sql(query).fetchall()) == ("lpt", "sql", [(text,)])
+
+
+@pytest.mark.parametrize(
+    ("line", "copied"),
+    [
+        ("lpt data dedup 'a b.jsonl' --out x.jsonl", True), ("lpt sql \"select 'a' where n > 1\"", True),
+        ("sha256sum -c SHA256SUMS", True), ("lpt why a ; touch pwned", False), ("lpt why $(id)", False),
+        ("lpt why \"$(id)\"", False), ("lpt why `id`", False), ("curl example.org", False), ("lpt a > b", False),
+        ("lpt why a\nid", False), ("lpt why 'a", False), ("lpt why x & id", False),
+        ("lpt why a  # do: lpt b | sh", True),
+    ],
+)  # fmt: skip
+def test_only_one_command_of_ours_has_a_button(line, copied):
+    assert str(command(line)).count("<button") == copied
+
+
+@pytest.mark.parametrize("line", ['{"step": 5, "loss": 1%s}', '{"step": 1%s, "loss": 1}', '{"step": -1, "loss": 1}'])
+def test_a_number_of_400_digits_is_a_line_that_cannot_be_read(tmp_path, line):
+    made = folder(tmp_path)
+    with open(made / "metrics.jsonl", "a") as file:
+        file.write((line.replace("%s", "0" * 400)) + "\n")
+    story = story_of(None, str(made))
+    assert [note for note in story.notes if "could not be read" in note][0].startswith("1 lines")
+    assert story.curves[0].lines["loss"][-1] == (4, 1.0)
+    rendered(story, "html")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seconds": 10**400},
+        {"steps": 10**400},
+        {"tokens_per_second": float("inf")},
+        {"run_id": 7},
+        {"status": None},
+        {"config": []},
+        {"failures": "x"},
+        {"steps": "4"},
+    ],
+)
 def test_a_damaged_record_is_named(tmp_path, wrong):
     with pytest.raises(BadInputError, match="damaged"):
         story_of(None, str(folder(tmp_path, BODY | wrong)))

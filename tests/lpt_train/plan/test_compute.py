@@ -1,7 +1,8 @@
-"""FLOPs by hand: 6 N D, 4 N D under LoRA, attention over half a row, hours, cost, tokens that a size asks for."""
+"""FLOPs by hand: 6 N D, 4 N D under LoRA, attention over whole rows, hours, cost, tokens that a size asks for."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -9,9 +10,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lpt_train.adapters import attach
 from lpt_train.config import Lora
+from lpt_train.packing import Row
 from lpt_train.plan.compute import flops_per_token, plan_compute
 from lpt_train.plan.gpus import GPU, GPUS, gpu
 from lpt_train.plan.shape import shape_of
+from lpt_train.speed import Work
 from manifests.errors import UsageError
 
 CONFIG = {
@@ -23,7 +26,9 @@ ONE = GPU("one", 1.0, 10.0, 1.0, "made up: 10^12 operations a second")
 
 
 def test_six_and_four_operations_a_parameter_and_token():
-    n, attention = SHAPE.active_parameters, 2 * 3 * 64 * 128  # 2 c a a layer, c of 128
+    # A layer has 64 · 64 twice, 64 · 32 twice and 3 · 64 · 160; the head 64 · 500. Attention: 4 c a a layer, c of 128.
+    n, attention = 3 * (2 * 4096 + 2 * 2048 + 30720) + 32000, 4 * 3 * 64 * 128
+    assert (n, attention) == (161024, 98304)
     full = flops_per_token(SHAPE, context=128)
     assert full.model == full.hardware == 6 * n + 3 * attention
     lora = flops_per_token(SHAPE, context=128, scope="lora", adapter=1000)
@@ -33,11 +38,26 @@ def test_six_and_four_operations_a_parameter_and_token():
     assert again.hardware == full.model + (2 * n + attention) / 2
     held = flops_per_token(SHAPE, context=128, references=1)
     assert held.model == full.model + 2 * n + attention
+    half = flops_per_token(SHAPE, context=128, head_share=0.5)
+    assert full.model - half.model == 6 * 32000 / 2
+
+
+@pytest.mark.parametrize("scope", ["full", "lora"])
+def test_a_plan_and_the_mfu_of_a_run_count_the_same(scope):
+    """A row of 64 tokens whose 63 targets all count: the head is applied to 63 of 64."""
+    options = {name: value for name, value in CONFIG.items() if name != "model_type"}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **options))
+    adapter = sum(SHAPE.adapter_tensors(4)) if scope == "lora" else 0
+    work = Work(attach(model, Lora(lora_r=4)) if scope == "lora" else model)
+    rows = [Row(0, np.zeros(64, np.int32), np.ones(64, np.uint8))]
+    plan = flops_per_token(SHAPE, context=64, scope=scope, adapter=adapter, head_share=63 / 64)
+    assert work.forward(rows) == pytest.approx(64 * plan.forward, rel=1e-12)
+    assert work.training(rows) == pytest.approx(64 * plan.model, rel=1e-12)
 
 
 @pytest.mark.parametrize("scope", ["full", "lora"])
 def test_the_formula_agrees_with_operations_counted_in_torch(scope):
-    """torch counts products of matrices, attention over whole rows (twice the causal half), nothing of norms."""
+    """torch counts products of matrices, attention over whole rows, nothing of norms."""
     options = {name: value for name, value in CONFIG.items() if name != "model_type"}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **options), attn_implementation="eager")
     if scope == "lora":
@@ -46,7 +66,7 @@ def test_the_formula_agrees_with_operations_counted_in_torch(scope):
     with FlopCounterMode(display=False) as counter:
         model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
     adapter = sum(SHAPE.adapter_tensors(4)) if scope == "lora" else 0
-    own = flops_per_token(SHAPE, context=2 * 64, scope=scope, adapter=adapter).model
+    own = flops_per_token(SHAPE, context=64, scope=scope, adapter=adapter).model
     assert own * 128 == pytest.approx(counter.get_total_flops(), rel=0.03)
 
 
@@ -62,11 +82,12 @@ def test_hours_cost_and_the_tokens_that_a_size_asks_for():
     assert plan_compute(SHAPE, 1e6, gpu=ONE)["cost"] is None
 
 
-def test_what_is_computed_again_takes_time_and_is_no_mfu():
+def test_what_is_computed_again_is_told_and_charged_once_by_the_mfu():
     plain = plan_compute(SHAPE, 1e6, gpu=ONE, context=128)
     again = plan_compute(SHAPE, 1e6, gpu=ONE, context=128, checkpoint_every=1)
     assert again["flops"] == plain["flops"]
-    assert again["gpu_hours"] / plain["gpu_hours"] == pytest.approx(4 / 3)
+    assert again["gpu_hours"] == plain["gpu_hours"] == pytest.approx(plain["flops"] / (1e12 * 0.3) / 3600)
+    assert (plain["computed_again"], again["computed_again"]) == (0, pytest.approx(1 / 3))
 
 
 def test_seven_billion_parameters_by_hand():

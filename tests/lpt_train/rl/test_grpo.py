@@ -238,6 +238,7 @@ def test_an_evaluation_split_is_measured_before_every_eval_steps_and_at_the_end(
     held_out = split_of(tmp_path / "held_out.jsonl", [problem(a, 9) for a in range(1, 6)])
     config = options(config, max_steps=5, eval_steps=2, logging_steps=100)
     result = train(config, split, tmp_path / "run", catalog, eval_split=held_out)
+    assert result.body["eval"] == held_out.identity
     rows = {row["step"]: row for row in metrics(tmp_path / "run")}
     assert [step for step, row in rows.items() if "eval_accuracy" in row] == [0, 2, 4, 5]
     for step in (0, 2, 4, 5):
