@@ -248,16 +248,10 @@ def show_settings(
     algorithm: Annotated[Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "reward", "grpo"], typer.Argument()],
 ) -> None:
     """Every setting of an algorithm with its default and unit, as --set and --config take it. Names are TRL's."""
-    from lpt_train.config import SFTConfig, described
-    from lpt_train.config_grpo import GRPOConfig
-    from lpt_train.config_kto import KTOConfig
-    from lpt_train.config_preference import PreferenceConfig
-    from lpt_train.config_reward import RewardConfig
+    from lpt_train.algorithms import ALGORITHMS
+    from lpt_train.config import described
 
-    config = {"sft": SFTConfig, "kto": KTOConfig, "reward": RewardConfig, "grpo": GRPOConfig}.get(
-        algorithm, PreferenceConfig
-    )
-    table(["setting", "default", ""], described(config), to_stdout=True)
+    table(["setting", "default", ""], described(ALGORITHMS[algorithm].config), to_stdout=True)
 
 
 def _by(engine: str, train: Callable[..., Any]) -> Callable[..., Any]:

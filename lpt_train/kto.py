@@ -6,7 +6,7 @@ the estimate is taken from, are computed once before the first update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, RenderedCompletions, mismatched, render_completions
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes, visited
+from lpt_train.steps import batched, completions_id, dropped_notes, one_by_one, visited
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 
@@ -108,16 +108,12 @@ def train(
     def record_ids(taken: Sequence[int]) -> list[str]:
         return [split.record_ids[completions[i].row.index] for i in taken]
 
-    def alone(step: int) -> Iterator[list[str]]:
-        for i in order.lines(step):
-            gradients([i])
-            yield record_ids([i])
-
     work = Work(model)
     updates = Updates(
         run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
         tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress, evaluate=measure,
-        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
+        record_ids=lambda step: record_ids(order.lines(step)), observers=observers, dtype=place.dtype,
+        alone=partial(one_by_one, order.lines, gradients, record_ids),
     )  # fmt: skip
     if resume:
         updates.take_up(rows_a_step=order.per_step)

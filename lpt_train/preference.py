@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes, visited
+from lpt_train.steps import batched, completions_id, dropped_notes, one_by_one, visited
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 from manifests.files import write_atomic
@@ -110,16 +110,12 @@ def train(
     def record_ids(taken: Sequence[int]) -> list[str]:
         return [split.record_ids[pairs[i].chosen.index] for i in taken]
 
-    def alone(step: int) -> Iterator[list[str]]:
-        for i in order.lines(step):
-            gradients([i])
-            yield record_ids([i])
-
     work = Work(model)
     updates = Updates(
         run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
         tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress, evaluate=measure,
-        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
+        record_ids=lambda step: record_ids(order.lines(step)), observers=observers, dtype=place.dtype,
+        alone=partial(one_by_one, order.lines, gradients, record_ids),
     )  # fmt: skip
     if resume:
         updates.take_up(rows_a_step=order.per_step)

@@ -6,7 +6,7 @@ step the rewards of the evaluation split are looked at closely: see `reward_repo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from lpt_train.reward_model import load_reward_for_training
 from lpt_train.reward_report import NO_SPLIT, STOPPED, reward_report
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes
+from lpt_train.steps import batched, completions_id, dropped_notes, one_by_one
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 
@@ -103,16 +103,12 @@ def train(
     def record_ids(taken: Sequence[Ranking]) -> list[str]:
         return [split.record_ids[record] for ranking in taken for record in ranking.records]
 
-    def alone(step: int) -> Iterator[list[str]]:
-        for ranking in order.lines(step):
-            gradients([ranking])
-            yield record_ids([ranking])
-
     work = Work(model)
     updates = Updates(
         run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
         tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress, evaluate=measure,
-        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
+        record_ids=lambda step: record_ids(order.lines(step)), observers=observers, dtype=place.dtype,
+        alone=partial(one_by_one, order.lines, gradients, record_ids),
     )  # fmt: skip
     if resume:
         updates.take_up(rows_a_step=order.per_step)

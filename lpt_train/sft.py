@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from lpt_train.ranks import Ranks, join
 from lpt_train.render import Renderer
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, dropped_notes
+from lpt_train.steps import batched, dropped_notes, one_by_one
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 from manifests.digests import tokenized_id
@@ -93,17 +93,13 @@ def train(
     def record_ids(units: Sequence[Unit]) -> list[str]:
         return [split.record_ids[row.index] for unit in units for row in unit]
 
-    def alone(step: int) -> Iterator[list[str]]:
-        for unit in order.lines(step):
-            gradients([unit])
-            yield record_ids([unit])
-
     work = Work(model)
     updates = Updates(
         run, model, optimizer, proof, config, order.steps, multiplier=order.multiplier, cursor=order.cursor,
         tokenizer=tokenizer, zero_grad=run_micro_batch.zero_grad, progress=progress,
         evaluate=partial(evaluate, run_micro_batch, held_out.rows, config) if held_out else None,
-        record_ids=lambda step: record_ids(order.lines(step)), alone=alone, observers=observers, dtype=place.dtype,
+        record_ids=lambda step: record_ids(order.lines(step)), observers=observers, dtype=place.dtype,
+        alone=partial(one_by_one, order.lines, gradients, record_ids),
     )  # fmt: skip
     if resume:
         updates.take_up(rows_a_step=order.per_step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,3 +64,15 @@ def completions_id(split: AdmittedSplit, renderer: Renderer, *, max_length: int,
         "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
         "max_length": max_length, "truncation": truncation, "packing": False, "mask": "completions",
     })  # fmt: skip
+
+
+def one_by_one(
+    lines: Callable[[int], Iterable[Any]],
+    gradients: Callable[[list[Any]], Any],
+    record_ids: Callable[[list[Any]], list[str]],
+    step: int,
+) -> Iterator[list[str]]:
+    """Compute the gradients of each unit of a step by itself; its records, for as long as its gradients stand."""
+    for unit in lines(step):
+        gradients([unit])
+        yield record_ids([unit])

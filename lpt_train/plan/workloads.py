@@ -108,12 +108,7 @@ def asked(config: Any, work: Workload, before: Mapping[str, Any]) -> tuple[Workl
 
 
 def config_of(algorithm: str) -> type[Any]:
-    """The type of the options of an algorithm."""
-    from lpt_train.config import SFTConfig
-    from lpt_train.config_grpo import GRPOConfig
-    from lpt_train.config_kto import KTOConfig
-    from lpt_train.config_preference import PreferenceConfig
-    from lpt_train.config_reward import RewardConfig
+    """The type of the options of an algorithm; PPO is planned with those of GRPO."""
+    from lpt_train.algorithms import ALGORITHMS
 
-    own = {"sft": SFTConfig, "kto": KTOConfig, "reward": RewardConfig, "grpo": GRPOConfig, "ppo": GRPOConfig}
-    return own.get(algorithm, PreferenceConfig)
+    return ALGORITHMS["grpo" if algorithm == "ppo" else algorithm].config
