@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from lpt_data.io.chunks import Spans
+
 if TYPE_CHECKING:
     from lpt_data.plain import Plain
 
@@ -42,6 +44,12 @@ class TextBatch:
     rows: np.ndarray  # int64 [n]
     texts: pa.Array  # large_string [n], no nulls, none blank
     ids: np.ndarray  # uint8 [n, 32], canonical record ids
+    spans: Spans | None = None  # where the texts lie in the file, if they can be read there again
+
+    def chosen(self, which: np.ndarray) -> TextBatch:
+        """Return some of the rows (bool [n])."""
+        spans = None if self.spans is None else self.spans.take(which)
+        return TextBatch(self.rows[which], self.texts.filter(pa.array(which)), self.ids[which], spans)
 
 
 @dataclass(frozen=True)

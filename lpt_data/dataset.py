@@ -274,10 +274,11 @@ class Dataset:
                 part.reject(place, "invalid_utf8", f"{column} is no UTF-8")
         for place in np.flatnonzero(good & may_be_blank(array)).tolist():
             good[place] = part.usable(place, array[place].as_py(), column)
-        offsets = part.chunk.offsets
+        offsets, spans = part.chunk.offsets, part.chunk.spans.get(column)
         if not good.all():
             array, offsets = array.filter(pa.array(good)), offsets[good]
-        return TextBatch(part.start + offsets, array, self._text_ids(array))
+            spans = None if spans is None else spans.take(good)
+        return TextBatch(part.start + offsets, array, self._text_ids(array), spans)
 
     def _text_ids(self, texts: pa.Array) -> np.ndarray:
         if sum(source.bytes for source in self.files) < LARGE:

@@ -33,7 +33,7 @@ from lpt_data import pending
 from lpt_data.config import identity, settings
 from lpt_data.conservation import check_conservation, kept_mask, quarantine_table, stage_quarantine
 from lpt_data.dataset import Dataset, Quarantine
-from lpt_data.io.sources import SourceFile
+from lpt_data.io.sources import SourceFile, input_changed
 from lpt_data.lineage import origin
 from lpt_data.ordered import Order, write_ordered
 from lpt_data.places import (
@@ -52,7 +52,6 @@ from lpt_data.progress import Progress, silent
 from lpt_data.survivors import (
     Rewritten,
     columns_needed,
-    input_changed,
     types_matter,
     write_quarantine,
     write_survivors,

@@ -27,7 +27,7 @@ from lpt_data.columns import Columns, dump, find_columns
 from lpt_data.dataset import Batch, Dataset, Quarantine
 from lpt_data.io.jsonl import raw_lines, read_jsonl
 from lpt_data.io.lines import parse_exact
-from lpt_data.io.sources import format_of
+from lpt_data.io.sources import format_of, input_changed
 from lpt_data.progress import Progress
 from lpt_data.write import write_lines, write_rows, write_tables
 from manifests.arrow import plain_rows
@@ -278,12 +278,3 @@ def _quarantine_line(found: Quarantine, line: int, raw: bytes | None) -> bytes:
         except UnicodeDecodeError:
             body["raw_base64"] = base64.b64encode(raw).decode()
     return orjson.dumps(body)
-
-
-def input_changed(path: str) -> BadInputError:
-    """Return the error for an input that is not what it was when it was first read."""
-    return BadInputError(
-        "an input changed while it was read",
-        seen=path,
-        next="wait until nothing writes to it, then run the same command again",
-    )

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from lpt_data.dedup.graph import Batches, deal
 from lpt_data.dedup.lsh import BITMAP, buckets
 from lpt_data.dedup.rows import Rows, Run
 from lpt_data.dedup.shingles import ShingleSets
 from lpt_data.dedup.spill import Spill
-from lpt_data.dedup.store import Queues
+from lpt_data.dedup.store import Queues, gathered
 from lpt_data.dedup.witness import Contest, compare, settle
 
 COLUMNS = ("witness", "score", "witness_rank", "matched")  # what an outcome says of each row
+BATCH = 16 << 20  # bytes of one batch of components, where none alone has more: it stays in the processor's cache
 ROW = 160  # bytes of a row of a batch beside its keys, bitmap and shingle set
 
 
@@ -178,7 +178,7 @@ def outcomes(
 ) -> tuple[int, Iterator[Outcome]]:
     """The number of batches that components (``root``, int [m]) are dealt into, and what is found about each."""
     weights = 8 * rows.shingles[standing.positions].astype(np.int64) + 12 * rows.keys.width + 8 * BITMAP + ROW
-    batches = deal(root, standing.place, weights, max(room // 2, 1))
+    batches = deal(root, standing.place, weights, max(room // 2, 1), BATCH)
     load = loader(rows, standing, batches, ngram, run, spill, room)
 
     def of_each() -> Iterator[Outcome]:
@@ -194,45 +194,25 @@ def outcomes(
 def loader(
     rows: Rows, standing: Standing, batches: Batches, ngram: int, run: Run, spill: Spill, room: int
 ) -> Callable[[int], Batch]:
-    """A function that makes batch ``i``: from memory where there is one alone, else out of queues filled in one pass
-    over the texts.
+    """A function that makes batch ``i``: its signatures come out of queues filled in one pass, its shingle sets are
+    computed from their texts.
     """
-    positions = standing.positions
-    if batches.count == 1:
-        sets = rows.shingle_sets(positions, ngram, run)
-        keys, bitmaps = rows.keys_of(positions), rows.bitmaps.take(positions)
-        return lambda number: _batch(rows, standing, np.arange(len(positions)), keys, bitmaps, sets)
-    of_row, count, width = batches.of_row, batches.count, rows.keys.width
-    members = np.argsort(of_row, kind="stable")  # by batch, ascending inside
-    cuts = np.searchsorted(of_row[members], np.arange(count + 1))
-    values = Queues(count, np.uint64, spill, room // 8)
-    signatures = Queues(count, np.uint64, spill, room // 16)
-    sizes = np.empty(len(positions), np.int64)
-    for here, sets in rows.sets_by_batch(positions, ngram, run):
-        sizes[here] = sets.ends - sets.starts
-        for number, chosen in _by_batch(of_row[here]):
-            values.add(number, gathered(sets.values, sets.starts[chosen], sets.ends[chosen]))
+    positions, of_row, width = standing.positions, batches.of_row, rows.keys.width
+    members = batches.members()
+    signatures = Queues(batches.count, np.uint64, spill, room // 16)
     for here in _pieces(len(positions)):
         both = np.hstack([rows.keys_of(positions[here]), rows.bitmaps.take(positions[here])])
         for number, chosen in _by_batch(of_row[here]):
             signatures.add(number, both[chosen].ravel())
 
     def load(number: int) -> Batch:
-        mine = members[cuts[number] : cuts[number + 1]]
-        both = signatures.read(number).reshape(-1, width + BITMAP)
-        ends = np.cumsum(sizes[mine])
-        sets = ShingleSets(ends - sizes[mine], ends, values.read(number))
-        return _batch(rows, standing, mine, both[:, :width], np.ascontiguousarray(both[:, width:]), sets)
+        mine = members[number]
+        names, both = positions[mine], signatures.read(number).reshape(-1, width + BITMAP)
+        group = np.zeros(len(names), np.int64) if rows.group is None else rows.group[names]
+        sets, bitmaps = rows.shingle_sets(names, ngram, run), np.ascontiguousarray(both[:, width:])
+        return Batch(names, standing.place[mine], standing.ranks[mine], group, both[:, :width], bitmaps, sets)
 
     return load
-
-
-def _batch(
-    rows: Rows, standing: Standing, mine: np.ndarray, keys: np.ndarray, bitmaps: np.ndarray, sets: ShingleSets
-) -> Batch:
-    names = standing.positions[mine]
-    group = np.zeros(len(names), np.int64) if rows.group is None else rows.group[names]
-    return Batch(names, standing.place[mine], standing.ranks[mine], group, keys, bitmaps, sets)
 
 
 def _by_batch(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -245,15 +225,3 @@ def _by_batch(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 def _pieces(count: int, size: int = 1 << 16) -> Iterator[slice]:
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
-
-
-@njit(nogil=True, cache=True)
-def gathered(values: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Some stretches of an array, one after the other."""
-    found = np.empty((ends - starts).sum(), values.dtype)
-    at = 0
-    for i in range(len(starts)):
-        size = ends[i] - starts[i]
-        found[at : at + size] = values[starts[i] : ends[i]]
-        at += size
-    return found

@@ -73,7 +73,7 @@ def with_group(batches: Iterable[TextBatch], group: np.ndarray) -> Iterator[Text
         if has.all():
             yield batch
         elif has.any():
-            yield TextBatch(batch.rows[has], batch.texts.filter(pa.array(has)), batch.ids[has])
+            yield batch.chosen(has)
 
 
 def same_text_other_fields(sequence: np.ndarray, group: np.ndarray, references: int) -> int:

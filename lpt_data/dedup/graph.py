@@ -42,6 +42,11 @@ class Batches:
         """The number of batches."""
         return self.chains[-1].stop if self.chains else 0
 
+    def members(self) -> list[np.ndarray]:
+        """The rows of each batch, ascending: int64."""
+        order = np.argsort(self.of_row, kind="stable")
+        return np.split(order, np.searchsorted(self.of_row[order], np.arange(1, self.count)))
+
 
 def components(rows: Rows, leads: np.ndarray, threshold: float, room: int, workers: int, run: Run) -> Graph:
     """Join the rows at ``leads`` (ascending positions), one partition of one band at a time in ``room`` bytes."""
@@ -102,8 +107,9 @@ def unite(parent: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> None:
         parent[ours[i]] = find_root(parent, ours[i])
 
 
-def deal(root: np.ndarray, place: np.ndarray, weights: np.ndarray, capacity: int) -> Batches:
-    """Deal components (``root``, int [m]) into batches of at most ``capacity`` bytes (``weights``, int64 [m]).
+def deal(root: np.ndarray, place: np.ndarray, weights: np.ndarray, capacity: int, usual: int | None = None) -> Batches:
+    """Deal components (``root``, int [m]) into batches of at most ``capacity`` bytes (``weights``, int64 [m]), and of
+    about ``usual`` (None: half of that) where no component alone has more.
 
     A component of more than half of that becomes a chain of batches of a quarter each, in the declared order
     (``place``, int64 [m]), so that two of them and their joint arrays fit.
@@ -112,7 +118,7 @@ def deal(root: np.ndarray, place: np.ndarray, weights: np.ndarray, capacity: int
     sizes = np.bincount(component, weights=weights)
     large = sizes > capacity // 2
     before = np.cumsum(np.where(large, 0, sizes)) - np.where(large, 0, sizes)
-    number = (before // max(capacity // 2, 1)).astype(np.int64)
+    number = (before // max(min(usual or capacity, capacity // 2), 1)).astype(np.int64)
     _, number = np.unique(np.where(large, -1, number), return_inverse=True)
     number -= large.any()  # the large ones have no number yet
     of_row = number[component].astype(np.int32)

@@ -96,7 +96,7 @@ class Sketch:
     tokens: np.ndarray  # int32 [n]
     shingles: np.ndarray  # int32 [n], repeats included, template ones not; 0 for a row too short to have one
     chars: np.ndarray  # int32 [n], code points of the text
-    keys: np.ndarray  # uint64 [n, bands]; without meaning where there are no shingles
+    keys: np.ndarray  # uint64 [bands, n]; without meaning where there are no shingles
     bitmaps: np.ndarray  # uint64 [n, BITMAP], see `plausible`
 
 
@@ -120,7 +120,7 @@ def sketch(
             *buffers(pa.array([text.lower() for text in texts], pa.large_string())), scheme, bands, left_out
         )
         sequence[again], tokens[again] = lowered.sequence, lowered.tokens
-        shingles[again], keys[again], bitmaps[again] = lowered.shingles, lowered.keys, lowered.bitmaps
+        shingles[again], keys[:, again], bitmaps[again] = lowered.shingles, lowered.keys, lowered.bitmaps
         chars[again] = list(map(len, texts))
     return Sketch(sequence, tokens, shingles, chars, keys, bitmaps)
 
@@ -210,7 +210,7 @@ def _sketch(
     counts = np.zeros(rows, np.int32)
     shingles = np.zeros(rows, np.int32)
     chars = np.zeros(rows, np.int32)
-    keys = np.zeros((rows, bands), np.uint64)
+    keys = np.zeros((bands, rows), np.uint64)
     bitmaps = np.zeros((rows, BITMAP if bands else 0), np.uint64)
     for row in range(rows):
         count, length = tokens_of(data, offsets[row], offsets[row + 1], small, table, tokens)
@@ -232,7 +232,7 @@ def _sketch(
             key = np.uint64(band + 1)
             for k in range(band * width, (band + 1) * width):
                 key = fold(key, signature[k])
-            keys[row, band] = fmix64(key)
+            keys[band, row] = fmix64(key)
     return sequence, counts, shingles, chars, keys, bitmaps
 
 

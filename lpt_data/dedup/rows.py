@@ -1,9 +1,10 @@
 """The rows of a stage: what the kernels keep of each, and their texts, in memory or in the spill file.
 
-Bytes a row in memory: 32 record id + 8 row + 20 counts and hash. Texts (UTF-8, as read, 8 for the offset), band keys (8
-for each band, 14 bands at threshold 0.8) and bitmaps (64) are in memory too while they fit (`store`). Rows that may
-have a near duplicate add their shingle sets while they are verified, 8 bytes for each distinct shingle, about 10 bytes
-a word. No Python object is made for a row.
+Bytes a row in memory: 32 record id + 8 row + 24 counts and hash. Band keys (8 for each band, 14 bands at threshold 0.8)
+and bitmaps (64) are in memory too while they fit (`store`), and so are texts (UTF-8, as read, 8 for the offset) unless
+they can be read again where they came from (12). Rows that may have a near duplicate add their shingle sets while they
+are verified, 8 bytes for each distinct shingle, about 10 bytes a word, some components at a time. No Python object is
+made for a row.
 """
 
 from __future__ import annotations
@@ -95,6 +96,11 @@ class Rows:
         """The UTF-8 bytes of one row."""
         return self.texts.one(position)
 
+    def every_piece(self) -> Iterator[np.ndarray]:
+        """The positions of all rows, some texts at a time."""
+        every = np.arange(len(self.rows))
+        return (every[piece] for piece in self.texts.pieces(every))
+
     def texts_of(self, positions: np.ndarray) -> Chosen:
         """The UTF-8 bytes of some rows (ascending positions)."""
         return Chosen(self.texts, positions)
@@ -109,34 +115,19 @@ class Rows:
         keys = self.keys.take(positions)
         return keys if self.salt is None else keys ^ self.salt[positions][:, None]
 
-    def sets_by_batch(self, positions: np.ndarray, ngram: int, run: Run) -> Iterator[tuple[slice, ShingleSets]]:
-        """The shingle sets of some rows (ascending positions) as they come out of each batch of texts."""
-        cuts = np.searchsorted(positions, self.texts.firsts)
-
-        def of_batch(batch: int) -> tuple[slice, ShingleSets]:
-            here = slice(int(cuts[batch]), int(cuts[batch + 1]))
-            values = np.empty(int(self.shingles[positions[here]].sum(dtype=np.int64)), np.uint64)
-            chosen = positions[here] - self.texts.firsts[batch]
-            starts, ends = fill(*self.texts.load(batch), chosen, ngram, values, self.left_out)
-            return here, ShingleSets(starts, ends, values)
-
-        yield from run(of_batch, np.flatnonzero(np.diff(cuts)).tolist())
-
     def shingle_sets(self, positions: np.ndarray, ngram: int, run: Run) -> ShingleSets:
         """The shingle sets of some rows (ascending positions), computed again from their texts."""
         room = np.concatenate([[0], np.cumsum(self.shingles[positions], dtype=np.int64)])
         values = np.empty(int(room[-1]), np.uint64)
         starts, ends = np.empty((2, len(positions)), np.int64)
-        cuts = np.searchsorted(positions, self.texts.firsts)
 
-        def of_batch(batch: int) -> None:
-            here = slice(cuts[batch], cuts[batch + 1])
-            first = room[here.start]
-            chosen = positions[here] - self.texts.firsts[batch]
-            found = fill(*self.texts.load(batch), chosen, ngram, values[first : room[here.stop]], self.left_out)
+        def of_piece(here: slice) -> None:
+            first, count = room[here.start], here.stop - here.start
+            text = self.texts.gather(positions[here])
+            found = fill(*text, np.arange(count), ngram, values[first : room[here.stop]], self.left_out)
             starts[here], ends[here] = found[0] + first, found[1] + first
 
-        deque(run(of_batch, np.flatnonzero(np.diff(cuts)).tolist()), maxlen=0)
+        deque(run(of_piece, self.texts.pieces(positions)), maxlen=0)
         return ShingleSets(starts, ends, values)
 
 
@@ -161,7 +152,7 @@ def read(
 
     def keep(batch: TextBatch) -> Text:
         nonlocal done
-        kept = texts.keep(batch.texts)
+        kept = texts.keep(batch)
         if budget is not None:
             budget.row(int(np.diff(kept[0]).max(initial=0)))
         rows.add(batch.rows)
@@ -188,10 +179,10 @@ def sketched_again(
     """The rows with sketches that leave some shingles out, made of the texts that were kept."""
     made = _Sketches(bands, spill)
 
-    def sketched(batch: int) -> Sketch:
-        return sketch(*rows.texts.load(batch), scheme, bands, left_out)
+    def sketched(text: Text) -> Sketch:
+        return sketch(*text, scheme, bands, left_out)
 
-    for part in run(sketched, range(len(rows.texts))):
+    for part in run(sketched, map(rows.texts.gather, rows.every_piece())):
         made.add(part)
         if budget is not None and rows.texts.held + made.held > budget.hold(len(rows.rows)):
             rows.texts.evict()
@@ -209,7 +200,10 @@ class _Sketches:
 
     def __init__(self, bands: Bands | None, spill: Spill) -> None:
         self._numbers = (Growing(np.uint64), Growing(np.int32), Growing(np.int32), Growing(np.int32))
-        self._tables = (Table(bands.bands if bands else 0, spill), Table(BITMAP if bands else 0, spill))
+        self._tables = (
+            Table(bands.bands if bands else 0, spill, by_column=True),
+            Table(BITMAP if bands else 0, spill, by_column=False),
+        )
 
     @property
     def held(self) -> int:

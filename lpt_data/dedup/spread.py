@@ -15,26 +15,24 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from lpt_data.dedup.compare import ROW, Batch, Outcome, Standing, cover_batch, cover_chain, gathered
-from lpt_data.dedup.graph import Batches, Graph, deal, unite
+from lpt_data.dedup.compare import BATCH, ROW, Batch, Outcome, Standing, cover_batch, cover_chain
+from lpt_data.dedup.graph import Graph, deal, unite
 from lpt_data.dedup.lsh import BITMAP, Bands, Sketch, links, sketch
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.rows import Rows
 from lpt_data.dedup.shingles import ShingleSets, fill
-from lpt_data.dedup.spill import Spill
-from lpt_data.dedup.store import Queues, Text
+from lpt_data.dedup.store import Text, joined
 from lpt_data.engines.ray import Cluster, fetch
 from lpt_data.progress import Progress
 
 PART = 8 << 20  # bytes of text in one task of sketching
-BATCH = 32 << 20  # bytes of one batch of components at most
 KEYS = 1 << 22  # rows of one task of linking at most, on average
 
 
@@ -107,19 +105,20 @@ class Spread:
         return Graph(parent, shares, largest, huge)
 
     def outcomes(
-        self, rows: Rows, standing: Standing, root: np.ndarray, threshold: float, spill: Spill, room: int
+        self, rows: Rows, standing: Standing, root: np.ndarray, threshold: float, room: int
     ) -> tuple[int, Iterator[Outcome]]:
         """The number of batches that components (``root``, int [m]) are dealt into, and what is found about each."""
         assert self._bands is not None
         positions = standing.positions
         weights = 8 * rows.shingles[positions].astype(np.int64) + 12 * self._bands.bands + 8 * BITMAP + ROW
-        batches = deal(root, standing.place, weights, min(BATCH, max(room // 2, 1)))
-        load = _text_loader(rows, positions, batches, spill, room // 8)
+        batches = deal(root, standing.place, weights, min(2 * BATCH, max(room // 2, 1)))
+        members = batches.members()
         signs = (self._scheme, self._bands, rows.left_out)
 
         def part(number: int) -> tuple[Any, ...]:
-            mine, text = load(number)
+            mine = members[number]
             names = positions[mine]
+            text = rows.texts.gather(names)
             group = np.zeros(len(names), np.int64) if rows.group is None else rows.group[names]
             salt = None if rows.salt is None else rows.salt[names]
             return text, names, standing.place[mine], standing.ranks[mine], group, salt, *signs
@@ -145,9 +144,9 @@ class Spread:
 def sketch_part(text: Text, scheme: Scheme, bands: Bands | None, left_out: np.ndarray) -> tuple[Any, ...]:
     """(what the driver needs of each row, the bitmaps, the keys of each band)."""
     made = sketch(*text, scheme, bands, left_out)
-    none = np.zeros((len(made.tokens), 0), np.uint64)
+    none = np.zeros((0, 0), np.uint64)
     numbers = Sketch(made.sequence, made.tokens, made.shingles, made.chars, none, none)
-    return numbers, made.bitmaps, *(np.ascontiguousarray(made.keys[:, band]) for band in range(made.keys.shape[1]))
+    return numbers, made.bitmaps, *made.keys
 
 
 def link_part(
@@ -205,7 +204,7 @@ def batch_of(
     made = sketch(*text, scheme, bands, left_out)
     values = np.empty(int(made.shingles.sum(dtype=np.int64)), np.uint64)
     starts, ends = fill(*text, np.arange(len(names)), scheme.ngram, values, left_out)
-    keys = made.keys if salt is None else made.keys ^ salt[:, None]
+    keys = made.keys.T if salt is None else made.keys.T ^ salt[:, None]
     return Batch(names, place, ranks, group, keys, made.bitmaps, ShingleSets(starts, ends, values))
 
 
@@ -224,38 +223,7 @@ def _joined(texts: Iterable[Text]) -> Iterator[Text]:
     for text in texts:
         held.append(text)
         if sum(len(data) for _, data in held) >= PART:
-            yield _one(held)
+            yield joined(held)
             held = []
     if held:
-        yield _one(held)
-
-
-def _one(texts: list[Text]) -> Text:
-    sizes = np.concatenate([np.diff(offsets) for offsets, _ in texts])
-    return np.concatenate([[0], np.cumsum(sizes)]), np.concatenate([data for _, data in texts])
-
-
-def _text_loader(
-    rows: Rows, positions: np.ndarray, batches: Batches, spill: Spill, room: int
-) -> Callable[[int], tuple[np.ndarray, Text]]:
-    """A function that gives the rows of batch ``i`` (indices into ``positions``) and their texts, read in one pass."""
-    of_row = batches.of_row
-    members = np.argsort(of_row, kind="stable")
-    cuts = np.searchsorted(of_row[members], np.arange(batches.count + 1))
-    queues = Queues(batches.count, np.uint8, spill, room)
-    sizes = np.empty(len(positions), np.int64)
-    edges = np.searchsorted(positions, rows.texts.firsts)
-    for number in np.flatnonzero(np.diff(edges)).tolist():
-        here = np.arange(edges[number], edges[number + 1])
-        offsets, data = rows.texts.load(number)
-        at = positions[here] - rows.texts.firsts[number]
-        sizes[here] = offsets[at + 1] - offsets[at]
-        for batch in np.unique(of_row[here]).tolist():
-            chosen = at[of_row[here] == batch]
-            queues.add(batch, gathered(data, offsets[chosen], offsets[chosen + 1]))
-
-    def load(number: int) -> tuple[np.ndarray, Text]:
-        mine = members[cuts[number] : cuts[number + 1]]
-        return mine, (np.concatenate([[0], np.cumsum(sizes[mine])]), queues.read(number))
-
-    return load
+        yield joined(held)

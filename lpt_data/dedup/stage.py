@@ -23,6 +23,7 @@ from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, thread_co
 from lpt_data.dedup.shingles import NOTHING
 from lpt_data.dedup.spill import Spill
 from lpt_data.dedup.spread import Spread
+from lpt_data.dedup.store import Text
 from lpt_data.engines.ray import cluster
 from lpt_data.progress import Progress, silent
 from lpt_data.semantic import alike
@@ -182,8 +183,8 @@ def _sketched_again(rows: Rows, left_out: np.ndarray, work: Work) -> Rows:
     if spread is None:
         return sketched_again(rows, left_out, work.scheme, work.bands, work.run, work.spill, work.budget)
 
-    def run(_: object, batches: Iterable[int]) -> Iterator[lsh.Sketch]:
-        return spread.sketches(map(rows.texts.load, batches), left_out, sign=True)
+    def run(_: object, texts: Iterable[Text]) -> Iterator[lsh.Sketch]:
+        return spread.sketches(texts, left_out, sign=True)
 
     return sketched_again(rows, left_out, work.scheme, None, run, work.spill, work.budget)
 
@@ -264,7 +265,7 @@ def _cover(
             rows, standing, root, threshold, work.config.ngram, work.run, work.spill, room
         )
     else:
-        batches, outcomes = spread.outcomes(rows, standing, root, threshold, work.spill, room)
+        batches, outcomes = spread.outcomes(rows, standing, root, threshold, room)
     counts = np.zeros(2, np.int64)
     for outcome in outcomes:
         goes = outcome.witness >= 0

@@ -76,12 +76,11 @@ def find(rows: Rows, share: float, scheme: Scheme, run: Run) -> Templates:
 
 def _count(rows: Rows, positions: np.ndarray, ngram: int, table: np.ndarray, run: Run) -> np.ndarray:
     """In how many of the rows each hash of the table is, int64 by slot."""
-    cuts = np.searchsorted(positions, rows.texts.firsts)
     weights, lookup = multipliers(ngram), tables()
 
-    def of_batch(batch: int) -> np.ndarray:
-        offsets, data = rows.texts.load(batch)
-        here = positions[cuts[batch] : cuts[batch + 1]] - rows.texts.firsts[batch]
+    def of_piece(piece: slice) -> np.ndarray:
+        offsets, data = rows.texts.gather(positions[piece])
+        here = np.arange(len(offsets) - 1)
         counts, lower = _count_batch(offsets, data, here, weights, lookup.ascii, lookup.unicode, table)
         for row in here[lower]:  # a capital sigma
             text = data[offsets[row] : offsets[row + 1]].tobytes().decode("utf-8", "replace").lower()
@@ -90,7 +89,7 @@ def _count(rows: Rows, positions: np.ndarray, ngram: int, table: np.ndarray, run
         return counts
 
     total = np.zeros(len(table), np.int64)
-    for counts in run(of_batch, range(len(rows.texts))):
+    for counts in run(of_piece, rows.texts.pieces(positions)):
         total += counts
     return total
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,21 @@ class BadRow(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Spans:
+    """Some strings of an uncompressed file of JSON, in its order and without their quotation marks: where they lie, so
+    that they need not be held (`lpt_data.io.spans` reads them again).
+    """
+
+    path: str
+    starts: np.ndarray  # int64 [n], bytes from the beginning of the file
+    sizes: np.ndarray  # int32 [n], bytes as written
+
+    def take(self, places: np.ndarray) -> Spans:
+        """Return some of them (ascending places, or bool [n])."""
+        return Spans(self.path, self.starts[places], self.sizes[places])
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Some consecutive rows of one file."""
 
@@ -32,6 +48,7 @@ class Chunk:
     bad: list[BadRow]
     rows: int  # rows covered, bad ones included
     types: dict[str, type] | None = None  # JSONL scanned into a table: those of all columns, where each has one
+    spans: Mapping[str, Spans] = field(default_factory=dict)  # where the strings of a column lie, if they do in the file
 
 
 @functools.cache

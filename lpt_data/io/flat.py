@@ -86,6 +86,16 @@ class Scan:
             columns[name] = self._column(int(self.kinds[rows.start, number]), starts, ends)
         return pa.table(columns)
 
+    def strings(self, rows: slice, name: str, before: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Where the strings of some rows that `flat` named begin, int64 [n], with ``before`` bytes before the lines, and
+        their bytes as written, int32 [n]; None where the values are no strings.
+        """
+        number = self.keys.names.index(name)
+        if self.kinds[rows.start, number] != STRING:
+            return None
+        starts, ends = np.ascontiguousarray(self.spans[rows, number].T)
+        return starts + before, (ends - starts).astype(np.int32)
+
     def _column(self, kind: int, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
         if kind == STRING:
             out = np.empty(int((ends - starts).sum()) + WIDTH, np.uint8)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from lpt_data.io.chunks import LARGE, BadRow, Chunk, calm_allocator
+from lpt_data.io.chunks import LARGE, BadRow, Chunk, Spans, calm_allocator
 from lpt_data.io.lines import MAX_LINE, cut_lines, parse_lines, split_lines, whole_lines
-from lpt_data.io.sources import SourceFile, blocks
+from lpt_data.io.sources import SourceFile, blocks, text_start
 
 MOST_CUTS = 32  # places in a block where flat lines and others meet; with more of them, all lines are parsed
 
@@ -29,7 +29,7 @@ def chosen_lines(source: SourceFile, chosen: np.ndarray, first: int = 0) -> Iter
     number ``first``), a line that is too long as an empty one.
     """
     for run in whole_lines(blocks(source)):
-        if run is not None and source.bytes >= LARGE:
+        if isinstance(run, bytes) and source.bytes >= LARGE:
             from lpt_data.io.flat import line_bounds  # numba, which small inputs do without
 
             starts, ends = line_bounds(run)
@@ -38,7 +38,7 @@ def chosen_lines(source: SourceFile, chosen: np.ndarray, first: int = 0) -> Iter
             yield places + first, [run[a:b].removesuffix(b"\r") for a, b in bounds]
             first += len(starts)
         else:
-            _, lines = _rows_of(0, [None] if run is None else [*cut_lines(run)])
+            _, lines = _rows_of(0, [*cut_lines(run)] if isinstance(run, bytes) else [None])
             places = np.flatnonzero(chosen[first : first + len(lines)])
             yield places + first, [lines[i] or b"" for i in places]
             first += len(lines)
@@ -62,43 +62,47 @@ def read_jsonl(
     `keep` is read, because the file has changed.
     """
     calm_allocator()
-    start, number = 0, 1
-    scanned = _scanner(columns, keep, whole) if (columns or whole) and source.bytes >= LARGE else None
+    start, number, at = 0, 1, 0
+    scanned = _scanner(source, columns, keep, whole) if (columns or whole) and source.bytes >= LARGE else None
     for run in whole_lines(blocks(source)):
-        found = scanned(run, number, start) if scanned is not None and run is not None else None
+        found = scanned(run, number, start, at) if scanned is not None and isinstance(run, bytes) else None
         if found is None:
-            lines: list[bytes | None] = [None] if run is None else [*cut_lines(run)]
+            lines: list[bytes | None] = [*cut_lines(run)] if isinstance(run, bytes) else [None]
             numbers, rows = _rows_of(number, lines)
             found = [_parsed(numbers, rows, start)] if rows else [], len(lines)
         chunks, count = found
         yield from chunks
         start += sum(chunk.rows for chunk in chunks)
         number += count
+        at += len(run) if isinstance(run, bytes) else run
 
 
 def _scanner(
-    columns: Sequence[str] | None, keep: np.ndarray | None, whole: bool
-) -> Callable[[bytes, int, int], tuple[list[Chunk], int] | None]:
-    """A function of (lines, number of the first line, number of the first row) that scans flat lines into tables of
-    these columns (all of them where `whole` rows are asked for) and parses those between; it returns the chunks and how
-    many lines, or None where all of them had better be parsed.
+    source: SourceFile, columns: Sequence[str] | None, keep: np.ndarray | None, whole: bool
+) -> Callable[[bytes, int, int, int], tuple[list[Chunk], int] | None]:
+    """A function of (lines, number of the first line, number of the first row, bytes of text before them) that scans
+    flat lines into tables of these columns (all of them where `whole` rows are asked for) and parses those between; it
+    returns the chunks and how many lines, or None where all of them had better be parsed.
     """
     from lpt_data.io import chats, flat  # numba, which small inputs do without
 
     keys: flat.Keys | None = None
+    told = columns if keep is None and not source.compression else None  # whose strings can be read again
+    before = text_start(source) if told else 0
 
     def scan(run: bytes) -> tuple[flat.Scan | chats.Chats | None, Sequence[str]]:
         nonlocal keys
-        first = run.lstrip().partition(b"\n")[0]
-        if whole and keys is None and chats.begins(first):
-            return chats.scan(run), (chats.COLUMN,)
-        keys = keys or flat.Keys.of(first)
+        if keys is None:
+            first = run.lstrip().partition(b"\n")[0]
+            if whole and chats.begins(first):
+                return chats.scan(run), (chats.COLUMN,)
+            keys = flat.Keys.of(first)
         names = keys.names if whole and keys is not None else columns or ()
         if keys is None or not set(names) <= set(keys.names):
             return None, names
         return flat.scan(run, keys), names
 
-    def scanned(run: bytes, number: int, start: int) -> tuple[list[Chunk], int] | None:
+    def scanned(run: bytes, number: int, start: int, at: int) -> tuple[list[Chunk], int] | None:
         nonlocal keys
         found, names = scan(run)
         if found is None:
@@ -119,7 +123,11 @@ def _scanner(
                 if kept is not None:
                     offsets, lines = offsets[kept], lines[kept]
                 table, types = found.table(part, names, kept), found.types(part)
-                chunks.append(Chunk(offsets, lines, table, None, [], last - first, types))
+                spans = {}
+                if told and isinstance(found, flat.Scan):
+                    held = ((name, found.strings(part, name, before + at)) for name in told)
+                    spans = {name: Spans(source.path, *where) for name, where in held if where is not None}
+                chunks.append(Chunk(offsets, lines, table, None, [], last - first, types, spans))
             else:
                 bounds = zip(found.starts[part].tolist(), found.ends[part].tolist(), strict=True)
                 raw = [run[a:b].removesuffix(b"\r") for a, b in bounds]

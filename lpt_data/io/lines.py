@@ -35,10 +35,10 @@ class _NotANumberError(ValueError):
     pass
 
 
-def whole_lines(blocks: Iterable[bytes], limit: int = MAX_LINE) -> Iterator[bytes | None]:
+def whole_lines(blocks: Iterable[bytes], limit: int = MAX_LINE) -> Iterator[bytes | int]:
     """Cut blocks where lines end: yields runs of whole lines with their line feeds, which the last line may lack.
 
-    A line longer than `limit` bytes is not held; None stands for it, alone.
+    A line longer than `limit` bytes is not held; the number of its bytes stands for it, alone.
     """
     pending: list[bytes] = []
     size = 0
@@ -47,7 +47,7 @@ def whole_lines(blocks: Iterable[bytes], limit: int = MAX_LINE) -> Iterator[byte
         if cut:
             start = 0
             if size + first - 1 > limit:
-                yield None
+                yield size + first
                 pending, start = [], first
             if pending or cut > start:
                 yield b"".join([*pending, memoryview(block)[start:cut]])
@@ -55,7 +55,7 @@ def whole_lines(blocks: Iterable[bytes], limit: int = MAX_LINE) -> Iterator[byte
         size += len(block) - cut
         pending = [*pending, block[cut:]] if size <= limit else []
     if size:
-        yield b"".join(pending) if size <= limit else None
+        yield b"".join(pending) if size <= limit else size
 
 
 def split_lines(
@@ -68,7 +68,7 @@ def split_lines(
     number = 1
     for run in whole_lines(blocks, limit):
         lines: list[bytes | None] = [None]
-        if run is not None:
+        if isinstance(run, bytes):
             lines = [*cut_lines(run, carriage_returns=carriage_returns)]
         yield number, lines
         number += len(lines)

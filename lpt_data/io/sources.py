@@ -31,6 +31,7 @@ KNOWN = ".jsonl, .ndjson, .json, .csv, .tsv (each also with .gz or .zst), .parqu
 
 BLOCK = 1 << 19  # bytes handed on at a time: small enough to stay in the processor's cache while it is parsed
 _COMPRESSED = 1 << 14  # compressed bytes fed at a time: bounds what a hostile archive can unfold to in one go
+_MARK = b"\xef\xbb\xbf"  # byte order mark of UTF-8
 _MAGIC = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -108,15 +109,30 @@ def blocks(source: SourceFile) -> Iterator[bytes]:
     for block in _unpacked(source):
         if first and block:
             first = False
-            block = block.removeprefix(b"\xef\xbb\xbf")
+            block = block.removeprefix(_MARK)
         if block:
             yield block
+
+
+def text_start(source: SourceFile) -> int:
+    """Return where the text of an uncompressed file begins: behind a byte order mark."""
+    with open(source.path, "rb") as file:
+        return len(_MARK) if file.read(len(_MARK)) == _MARK else 0
 
 
 def cannot_read(path: str, error: OSError) -> BadInputError:
     """Return the three-part error for a file that cannot be opened or read."""
     return BadInputError(
         f"{path} cannot be read", seen=error.strerror or repr(error), next="check the path and its permissions"
+    )
+
+
+def input_changed(path: str) -> BadInputError:
+    """Return the error for an input that is not what it was when it was first read."""
+    return BadInputError(
+        "an input changed while it was read",
+        seen=path,
+        next="wait until nothing writes to it, then run the same command again",
     )
 
 
