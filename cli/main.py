@@ -130,6 +130,8 @@ def run() -> None:
         if end.code == 130:  # Typer's answer to Ctrl-C
             say("interrupted; nothing under a final name is half-written", style="yellow")
         raise
+    finally:
+        gc.freeze()  # the interpreter would look for cycles among all that was imported, for a third of a short command
 
 
 if __name__ == "__main__":  # torchrun -m cli.main

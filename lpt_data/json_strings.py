@@ -178,25 +178,37 @@ def _copy(data: np.ndarray, i: int, end: int, out: np.ndarray, at: int) -> int:
 def unescape(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> int:
     """Write the texts of strings that `string_end` took, without their quotation marks, one after the other.
 
-    ``offsets`` [n + 1] receives where each begins; ``out`` has 64 bytes more than all strings. Returns the end.
+    ``offsets`` [n + 1] receives where each begins; ``out`` has 64 bytes more than all strings. Returns the end; -1 for
+    what is no string of JSON, nor followed by a quotation mark.
     """
     at = 0
     for row in range(len(starts)):
         offsets[row] = at
         i = starts[row]
         end = ends[row]
+        if data[end] != _QUOTE:
+            return -1
         while True:
             escape = _next_special(data, i, end)
             at = _copy(data, i, escape, out, at)
             if escape >= end:
                 break
+            if data[escape] != _BACKSLASH:
+                return -1
             if data[escape + 1] == 117:
                 code, i = _unicode_escape(data, escape, end)
+                if code < 0:
+                    return -1
                 at = _write_utf8(code, out, at)
             else:
-                out[at] = _plain_escape(data[escape + 1])
+                code = _plain_escape(data[escape + 1])
+                if code < 0:
+                    return -1
+                out[at] = code
                 at += 1
                 i = escape + 2
+            if i > end:
+                return -1
     offsets[len(starts)] = at
     return at
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 
 import numpy as np
-from numba import njit
 
 from lpt_data.io.chunks import Spans
 from lpt_data.io.sources import cannot_read, input_changed
-from lpt_data.json_strings import string_end, unescape
+from lpt_data.json_strings import unescape
 from lpt_data.wide import WIDTH
 
 _GAP = 1 << 13  # bytes that are read along rather than called for anew: copying them takes as long as a system call
@@ -40,15 +39,7 @@ def read_again(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
     moved = np.repeat(at[:-1] - begins, lasts - firsts)
     offsets = np.empty(len(starts) + 1, np.int64)
     out = np.empty(int(spans.sizes.sum(dtype=np.int64)) + WIDTH, np.uint8)
-    if not _strings(data, starts + moved, ends + moved):
+    used = unescape(data, starts + moved, ends + moved, offsets, out)
+    if used < 0:
         raise input_changed(spans.path)
-    return offsets, out[: unescape(data, starts + moved, ends + moved, offsets, out)]
-
-
-@njit(nogil=True, cache=True)
-def _strings(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> bool:
-    """Whether each stretch is the inside of a JSON string with a quotation mark behind it."""
-    for i in range(len(starts)):
-        if string_end(data, starts[i], len(data)) != ends[i]:
-            return False
-    return True
+    return offsets, out[:used]
