@@ -62,7 +62,7 @@ _M1 = np.uint64(0xFF51AFD7ED558CCD)  # the finaliser of MurmurHash3
 _M2 = np.uint64(0xC4CEB9FE1A85EC53)
 _START = np.uint64(0x9E3779B97F4A7C15)
 _LENGTH = np.uint64(0xD6E8FEB86659FD93)
-_U0, _U1, _U8, _U32, _U33 = (np.uint64(n) for n in (0, 1, 8, 32, 33))
+_U0, _U1, _U3, _U8, _U32, _U33, _U63 = (np.uint64(n) for n in (0, 1, 3, 8, 32, 33, 63))
 
 
 @dataclass(frozen=True)
@@ -228,17 +228,20 @@ def _word_edges(low: np.ndarray, used: int, edges: np.ndarray) -> int:
 def _hash_words(low: np.ndarray, used: int, out: np.ndarray, edges: np.ndarray, long: np.ndarray) -> int:
     """Hash the words that `_lower` wrote; returns how many.
 
-    All of them as if they were short, as most are, which takes no branch; then the long ones again.
+    All of them as if they were short, as most are, which takes no branch; then the long ones again. Their bytes are
+    fetched in one loop and hashed in another, which has nothing but arithmetic and becomes vectors.
     """
     count = _word_edges(low, used, edges)
     longs = 0
     for n in range(count):
         start = int(edges[2 * n])
-        length = int(edges[2 * n + 1]) - start
-        w = (reverse64(load64(low, start)) >> _U1) >> np.uint64((63 - 8 * length) & 63)
-        out[n] = fmix64(fold(_START, w) + np.uint64(length) * _LENGTH) & ~_U1
+        out[n] = load64(low, start)
         long[longs] = n
-        longs += length >= 8
+        longs += int(edges[2 * n + 1]) - start >= 8
+    for n in range(count):
+        length = np.uint64(np.uint32(edges[2 * n + 1] - edges[2 * n]))
+        w = (reverse64(out[n]) >> _U1) >> ((_U63 - (length << _U3)) & _U63)
+        out[n] = fmix64(fold(_START, w) + length * _LENGTH) & ~_U1
     for n in long[:longs]:
         start = int(edges[2 * n])
         end = int(edges[2 * n + 1])
@@ -260,12 +263,14 @@ def tokens_of(
 
     Tokens are NEEDS_LOWER at a capital sigma. Any UTF-8 is read; broken one as U+FFFD and never past ``end``.
     """
-    low = np.empty(2 * (end - start) + 3 * WIDTH, np.uint8)
+    most = (2 * (end - start) + 4 * WIDTH) & -8
+    room = np.empty(most + 4 * most + most // 2, np.uint8)  # in one piece: asking for it costs as much as hashing it
+    low = room[:most]
     used, chars, light = _lower(data, start, end, small, table, low)
     if used < 0:
         return NEEDS_LOWER, chars
-    edges = np.empty(used + 16, np.int32)
-    count = _hash_words(low, used, out, edges, np.empty(used // 8 + 2, np.int32))
+    edges = room[most : 5 * most].view(np.int32)
+    count = _hash_words(low, used, out, edges, room[5 * most :].view(np.int32))
     if light:
         for n in range(count):
             first = edges[2 * n]
