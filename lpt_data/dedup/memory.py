@@ -23,8 +23,8 @@ from manifests.errors import BadInputError, UsageError
 
 SHARE = 0.6  # of the memory that is available, unless told otherwise
 RESERVE = 160 << 20  # kernels and libraries as they are loaded 60 MB, writers of tables up to 110 MB
-WORKING = 150  # bytes a row beside text, signature and shingles while rows are compared (measured)
-BOOKS = 320  # bytes a row when the decisions are made and recorded, should nearly every row go (measured)
+WORKING = 166  # bytes a row beside text, signature and shingles while rows are compared (measured)
+BOOKS = 336  # bytes a row when the decisions are made and recorded, should nearly every row go (measured)
 A_BYTE = 10  # bytes that the kernels hold for each byte of a row: itself twice, a token and a hash for each other one
 A_WORKER = 4 << 20  # bytes of the batches that each thread beyond the first has in hand
 LEAST_WORK = 16 << 20  # bytes without which spilling would be all that is done

@@ -26,7 +26,7 @@ import zstandard
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
 from lpt_data.dedup import memory
-from lpt_data.dedup.compare import ROW
+from lpt_data.dedup.compare import BATCH, ROW
 from lpt_data.dedup.lsh import BITMAP
 from lpt_data.dedup.rows import thread_count
 from lpt_data.dedup.stage import decide
@@ -75,7 +75,7 @@ class _Trial:
 
     rows: int
     seconds: float
-    text_bytes: int
+    text_bytes: int  # of those that a run holds
     shingle_bytes: int
     compared: int  # rows
     candidates: int
@@ -207,6 +207,8 @@ def _trials(
     made = []
     few, all_of_it = sample[:64], sample
     catalog = Catalog.open(folder / "lpt")
+    plain = all(source.format == "jsonl" and not source.compression for source in dataset.files)
+    texts = "text_bytes_held" if plain else "text_bytes"  # the sample is plain JSON lines in any case
     for number, part in enumerate((few, sample[: max(1, len(sample) // 4)], all_of_it)):
         path = folder / f"in{number}.jsonl"
         path.write_bytes(b"\n".join(part) + b"\n")
@@ -220,7 +222,7 @@ def _trials(
             _Trial(
                 len(part),
                 seconds,
-                report.extra["text_bytes"],
+                report.extra[texts],
                 8 * near.get("shingles", 0),
                 near.get("rows_compared", 0),
                 near.get("candidates", 0),
@@ -238,18 +240,17 @@ def _extrapolated(cap: memory.Budget, rows: int, beside: int, exact: bool, small
     pairs = large.candidates if exact else min(round(large.candidates * times * times), most, high)
     compared = min(rows, max(round(large.compared * times), 3 * pairs // 2)) if not exact else large.compared
     every = rows + beside
-    a_text = large.text_bytes / large.rows
+    a_text = large.text_bytes / large.rows + (8 if large.text_bytes else 0)
     signature = 8 * (large.bands + BITMAP) if large.bands else 0
-    kept = round(every * (a_text + 8 + signature))
-    a_set = large.shingle_bytes / large.rows
-    sets = round(compared * (a_set + signature + ROW))
+    kept = round(every * (a_text + signature))
+    again = compared * signature  # those of the rows compared, by batch
+    batch = min(round(compared * (large.shingle_bytes / large.rows + signature + ROW)), 2 * BATCH)
     free = max(cap.room(every), 0)
     hold = max(min(free // 2, cap.cap - cap.resident - memory.RESERVE - every * memory.BOOKS), 0)
     spills = kept > hold
     left = free - (0 if spills else kept)
-    several = sets > left // 2
-    spilled = (kept if spills else 0) + (sets - compared * ROW if several else 0)
-    widest = max(hold, min(sets, left // 2)) if spills else kept + min(sets, left // 2)
+    spilled = (kept if spills else 0) + (again if again > left // 16 else 0)
+    widest = (hold if spills else kept) + min(again, left // 16) + batch
     columns = WIDEST * every
     peak = cap.resident + LOADED + columns + max(widest, WRITER)
     cost = (large.seconds - small.seconds) / max(large.rows - small.rows, 1)

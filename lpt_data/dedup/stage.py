@@ -323,6 +323,7 @@ def _extra(rows: Rows, found: Removals, work: Work, counts: dict[str, Any], data
         "alarms": report.alarms(rows, found, dataset, config.alarm_share),
         "weakest": report.weakest(rows, found),
         "text_bytes": rows.texts.bytes,
+        "text_bytes_held": rows.texts.bytes_held,
         "memory": _memory(work),
     }
     if work.spread is not None:

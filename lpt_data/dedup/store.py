@@ -56,6 +56,7 @@ class Texts:
 
     def __init__(self, spill: Spill) -> None:
         self.bytes = 0  # of text
+        self.bytes_held = 0  # of them in memory or in the spill file: those that cannot be read again
         self.held = 0  # bytes in memory that can be evicted
         self._spill = spill
         self._spilling = False
@@ -73,10 +74,12 @@ class Texts:
             self._parts.append(batch.spans)
         elif self._spilling:
             self._parts.append(self._spill.append(text))
+            self.bytes_held += len(text[1])
         else:
             text = (text[0], self._copied(text[1]))
             self._parts.append(text)
             self.held += len(text[1]) + 8 * len(offsets)
+            self.bytes_held += len(text[1])
         self._sizes.add(np.diff(offsets))
         self._firsts.append(self._firsts[-1] + len(offsets) - 1)
         self.bytes += len(text[1])

@@ -64,12 +64,12 @@ def test_proposals_follow_the_curve() -> None:
         words = [f"w{i}x{k}" for k in range(50)]
         texts += [" ".join(words[:40]), " ".join(words[10:])]
     keys = sketch_of(texts, scheme, bands).keys
-    hits = (keys[0::2] == keys[1::2]).any(axis=1).mean()
+    hits = (keys[:, 0::2] == keys[:, 1::2]).any(axis=0).mean()
     expected = bands.proposed(0.6)
     assert hits == pytest.approx(expected, abs=4 * np.sqrt(expected * (1 - expected) / 600))
     order = rng.permutation(len(texts))
     again = sketch_of([texts[i] for i in order], scheme, bands).keys
-    assert np.array_equal(again, keys[order])
+    assert np.array_equal(again, keys[:, order])
 
 
 def test_buckets_are_the_rows_of_equal_keys() -> None:
@@ -95,4 +95,4 @@ def test_a_sketch_counts_tokens_and_characters() -> None:
     made = sketch_of(["", "one two", "Σ Été 世界", "!!!"], Scheme(5, 4, 0), Bands(2, 2))
     assert made.tokens.tolist() == [0, 2, 4, 0]
     assert made.chars.tolist() == [0, 7, 8, 3]
-    assert made.keys.shape == (4, 2)
+    assert made.keys.shape == (2, 4)

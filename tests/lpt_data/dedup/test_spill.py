@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -47,17 +48,21 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     rng = random.Random(9)
-    rows = [" ".join(f"w{rng.randrange(20_000)}" for _ in range(180)) for _ in range(24_000)]
+    rows = [" ".join(f"w{rng.randrange(20_000)}" for _ in range(260)) for _ in range(24_000)]
     for place in range(0, len(rows), 4):
         rows[place] = rows[rng.randrange(len(rows))] + " end" * rng.randrange(2)
     return rows
 
 
+def written(path: Path, texts: list[str]) -> Path:
+    """The texts as packed JSON lines, which cannot be read again in the middle."""
+    path.write_bytes(gzip.compress("".join(json.dumps({"text": text}) + "\n" for text in texts).encode(), 1))
+    return path
+
+
 @pytest.fixture
 def corpus_file(tmp_path: Path, texts: list[str]) -> Path:
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return path
+    return written(tmp_path / "in.jsonl.gz", texts)
 
 
 def smallest(folder: Path, path: Path) -> str:
@@ -70,8 +75,7 @@ def smallest(folder: Path, path: Path) -> str:
 def test_the_cap_holds_and_nothing_else_changes(tmp_path: Path, corpus_file: Path, texts: list[str]) -> None:
     cap = smallest(tmp_path, corpus_file)
     random.Random(1).shuffle(texts)
-    other = tmp_path / "shuffled.jsonl"
-    other.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    other = written(tmp_path / "shuffled.jsonl.gz", texts)
     roots, spilled = set(), []
     for number, (path, memory) in enumerate(((corpus_file, "20GB"), (corpus_file, cap), (other, cap))):
         out = tmp_path / f"out{number}.jsonl"
@@ -160,14 +164,17 @@ def test_what_was_spilled_is_read_back(tmp_path: Path) -> None:
         assert spill.append([np.array([7], np.uint8)]) == 24
         assert spill.read(0, np.int64, 3).tolist() == [0, 1, 2]
         assert list(tmp_path.iterdir()) == []
-        table, queues = Table(2, spill), Queues(2, np.int64, spill, 0)
-        table.add(np.array([[1, 2], [3, 4]], np.uint64))
-        table.close_block()
-        table.evict()
-        table.add(np.array([[5, 6]], np.uint64))
-        table.close_block()
-        assert [values.tolist() for _, values in table.column(1)] == [[2, 4], [6]]
-        assert table.take(np.array([1, 2])).tolist() == [[3, 4], [5, 6]]
+        queues = Queues(2, np.int64, spill, 0)
+        for by_column in (True, False):
+            table = Table(2, spill, by_column=by_column)
+            for rows in ([[1, 2], [3, 4]], [[5, 6]]):
+                values = np.array(rows, np.uint64)
+                table.add(values.T if by_column else values)
+                table.close_block()
+                table.evict()
+            assert table.take(np.array([1, 2])).tolist() == [[3, 4], [5, 6]]
+            if by_column:
+                assert [(first, values.tolist()) for first, values in table.column(1)] == [(0, [2, 4]), (2, [6])]
         for number in range(2000):
             queues.add(number % 2, np.array([number]))
         assert queues.read(1).tolist() == list(range(1, 2000, 2))
