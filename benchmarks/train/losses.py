@@ -127,13 +127,14 @@ def main():
         model = args.model or random_model(args.shape, Path(folder) / "model", args.tokenizer)
         jobs = [(*pair, engine) for pair in pairs for engine in ("trl", "lpt")]
         with ThreadPoolExecutor(args.jobs) as pool:
-            found = dict(zip(jobs, pool.map(lambda job: in_process(args, model, job), jobs), strict=True))
-    results = []
-    for case, dtype in pairs:
-        both = {engine: found[case, dtype, engine] for engine in ("lpt", "trl")}
-        failed = {engine: one["error"] for engine, one in both.items() if "error" in one}
-        results.append({"case": case, "dtype": dtype, "errors": failed} if failed else compared(case, dtype, both))
-        print(json.dumps({name: value for name, value in results[-1].items() if name != "losses"}), flush=True)
+            running = {job: pool.submit(in_process, args, model, job) for job in jobs}
+            results = []
+            for case, dtype in pairs:
+                both = {engine: running[case, dtype, engine].result() for engine in ("lpt", "trl")}
+                failed = {engine: one["error"] for engine, one in both.items() if "error" in one}
+                told = {"case": case, "dtype": dtype, "errors": failed} if failed else compared(case, dtype, both)
+                results.append(told)
+                print(json.dumps({name: value for name, value in told.items() if name != "losses"}), flush=True)
     report = {
         "model": args.model or args.shape, "adapter": "none" if args.whole else "LoRA r=8", "results": results,
         "machine": machine(args.device), "seconds": time.time() - began,
