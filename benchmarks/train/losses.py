@@ -10,7 +10,7 @@ tokenise for itself. `sft` is a padded batch of rows on TRL's side and the same 
 packed with isolation on both. No dropout. Each engine and case is a process of its own, `--jobs` of them at a time.
 
 Where a case runs in both precisions, the record says how far the bfloat16 losses of each engine are from TRL's in
-float32: of two that round differently, which is nearer to what both compute. Ours keep adapters in float32.
+float32: of two that round differently, which is nearer to what both compute.
 """
 
 from __future__ import annotations
