@@ -109,7 +109,7 @@ def differing_buckets(a: ContentRoot, b: ContentRoot) -> list[int]:
 
 def distinct(ids: np.ndarray) -> np.ndarray:
     """Return each different id once, in the order of their bytes: uint8 [m, 32]."""
-    ordered = np.ascontiguousarray(_checked(ids)[_sorted_order(ids)])
+    ordered = np.ascontiguousarray(_checked(ids)[id_order(ids)])
     words = _words(ordered)
     return ordered[np.concatenate([[True], (words[1:] != words[:-1]).any(axis=1)])] if len(ordered) else ordered
 
@@ -135,7 +135,7 @@ def ids_from_hex(texts: list[str]) -> np.ndarray:
 
 def _root(ids: np.ndarray, domain: bytes) -> ContentRoot:
     ids = _checked(ids)
-    ordered = np.ascontiguousarray(ids[_sorted_order(ids)])
+    ordered = np.ascontiguousarray(ids[id_order(ids)])
     counts = np.bincount(bucket_of(ordered), minlength=BUCKETS) if len(ordered) else np.zeros(BUCKETS, np.int64)
     ends = np.cumsum(counts)
     data = ordered.data.cast("B") if len(ordered) else memoryview(b"")
@@ -166,8 +166,8 @@ def _words(ids: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(ids).view(">u8").astype(np.uint64).reshape(-1, 4)
 
 
-def _sorted_order(ids: np.ndarray) -> np.ndarray:
-    """Stable order of ids by their bytes: by the first eight, then the rare ties among those by all thirty-two."""
+def id_order(ids: np.ndarray) -> np.ndarray:
+    """Return the stable order of ids by their bytes: by the first eight, then the rare ties of those by all of them."""
     words = _words(ids)
     order = np.argsort(words[:, 0], kind="stable")
     first = words[order, 0]

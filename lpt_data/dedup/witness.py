@@ -23,6 +23,7 @@ from numba import njit
 
 from lpt_data.dedup.lsh import Buckets, plausible
 from lpt_data.dedup.shingles import ShingleSets, intersection
+from manifests.digests import id_order
 from manifests.errors import UsageError
 
 KEEP = ("content", "first", "longest")
@@ -85,7 +86,11 @@ def total_order(
     others = np.zeros(len(rows), bool) if reference is None else ~reference
     if keep == "first":
         return np.lexsort((rows, others))
-    keys = [rows, tie, *_id_words(ids)[::-1], -chars.astype(np.int64)]
+    order = id_order(ids)
+    words = np.ascontiguousarray(ids).view(np.uint64).reshape(-1, 4)[order]
+    place = np.zeros(len(order), np.int64)  # of the id among the different ones
+    place[order[1:]] = np.cumsum((words[1:] != words[:-1]).any(axis=1))
+    keys = [rows, tie, place, -chars.astype(np.int64)]
     if quality is not None:
         keys.append(-quality)
     return np.lexsort((*keys, others))
@@ -94,7 +99,7 @@ def total_order(
 def id_ranks(ids: np.ndarray) -> np.ndarray:
     """The place of each record id among the ids, int64 [n]; equal ids by position."""
     ranks = np.empty(len(ids), np.int64)
-    ranks[np.lexsort(_id_words(ids)[::-1])] = np.arange(len(ids))
+    ranks[id_order(ids)] = np.arange(len(ids))
     return ranks
 
 
@@ -169,10 +174,6 @@ def compare(
         starts, contest.sets.starts, contest.sets.ends, contest.sets.values, contest.bitmaps, threshold, references,
         contest.witness, contest.score, contest.witness_rank, contest.matched, contest.counts,
     )  # fmt: skip
-
-
-def _id_words(ids: np.ndarray) -> list[np.ndarray]:
-    return list(np.ascontiguousarray(ids).view(">u8").astype(np.uint64).T)
 
 
 @njit(nogil=True, cache=True)
