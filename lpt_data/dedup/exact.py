@@ -15,6 +15,7 @@ from itertools import islice
 
 import numpy as np
 
+from lpt_data.dedup.lsh import repeated
 from lpt_data.text import normal_form
 
 _PIECE = 1 << 14  # digests held as Python objects at a time
@@ -41,14 +42,15 @@ def classes(
 
     Rows of different ``group`` (int64 [n]) are never equal; ``sequence`` must tell them apart already.
 
-    Only rows that share a token sequence are read back, so a corpus without repeats costs a sort of n hashes.
+    Only rows that share a token sequence are read back, so a corpus without repeats costs a table of n hashes.
     """
     empty = np.zeros(len(sequence), bool)
     wordless = np.flatnonzero(tokens == 0)
     empty[wordless] = [not text.decode("utf-8", "replace").strip() for text in texts(wordless)]
     leader = np.arange(len(sequence), dtype=np.int64)
     same_bytes = np.ones(len(sequence), bool)
-    rows = np.sort(shared(sequence, np.flatnonzero(~empty)))  # ascending, so that texts are read in their order
+    rows = np.flatnonzero(~empty)
+    rows = rows[repeated(sequence[rows])]
     if not len(rows):
         return Classes(leader, same_bytes, empty)
     words = [sequence[rows]] if group is None else [sequence[rows], group[rows]]
@@ -57,7 +59,7 @@ def classes(
     leader[rows] = rows[first]
     # Contents that share their words: compared again by their normal form, one row of each content.
     alone = np.flatnonzero((first == np.arange(len(rows))) & (tokens[rows] > 0))
-    alone = np.sort(alone[shared(sequence[rows[alone]], np.arange(len(alone)))])
+    alone = alone[repeated(sequence[rows[alone]])]
     if len(alone):
         forms = _digests((_normal(text) for text in texts(rows[alone])), len(alone))
         heads = np.arange(len(sequence))
@@ -88,10 +90,3 @@ def _firsts(keys: list[np.ndarray], ranks: np.ndarray) -> np.ndarray:
     first = np.empty(len(order), np.int64)
     first[order] = order[np.flatnonzero(new)][np.cumsum(new) - 1]
     return first
-
-
-def shared(values: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """The rows whose value some other row has too."""
-    order = among[np.argsort(values[among], kind="stable")]
-    same = values[order[1:]] == values[order[:-1]]
-    return order[np.concatenate([same, [False]]) | np.concatenate([[False], same])] if len(order) else order

@@ -48,7 +48,9 @@ class Chunk:
     bad: list[BadRow]
     rows: int  # rows covered, bad ones included
     types: dict[str, type] | None = None  # JSONL scanned into a table: those of all columns, where each has one
-    spans: Mapping[str, Spans] = field(default_factory=dict)  # where the strings of a column lie, if they do in the file
+    spans: Mapping[str, Spans] = field(
+        default_factory=dict
+    )  # where the strings of a column lie, if they do in the file
 
 
 @functools.cache

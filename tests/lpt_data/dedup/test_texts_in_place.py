@@ -100,7 +100,8 @@ def test_parts_in_memory_in_the_spill_file_and_in_place_are_one_store(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "now", [b'{"text":"other"}\n', b'{"text":"fi"st \\u00e9"}\n', b'{"text":"first \\u00eq"}\n', b'{"text":"first \\u00e\\"}']
+    "now",
+    [b'{"text":"other"}\n', b'{"text":"fi"st \\u00e9"}\n', b'{"text":"first \\u00eq"}\n', b'{"text":"first \\u00e\\"}'],
 )
 def test_a_file_that_is_another_by_then_is_refused(tmp_path: Path, now: bytes) -> None:
     path = tmp_path / "in.jsonl"
