@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from lpt_data.dataset import Dataset
-from lpt_data.io.sources import SourceFile, format_of
-from lpt_data.io.sources import input_changed
+from lpt_data.io.sources import SourceFile, format_of, input_changed
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError
 from manifests.files import cannot_write, make_folder, write_atomic

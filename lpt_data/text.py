@@ -239,9 +239,9 @@ def _hash_words(low: np.ndarray, used: int, out: np.ndarray, edges: np.ndarray, 
         long[longs] = n
         longs += int(edges[2 * n + 1]) - start >= 8
     for n in range(count):
-        length = np.uint64(np.uint32(edges[2 * n + 1] - edges[2 * n]))
-        w = (reverse64(out[n]) >> _U1) >> ((_U63 - (length << _U3)) & _U63)
-        out[n] = fmix64(fold(_START, w) + length * _LENGTH) & ~_U1
+        size = np.uint64(np.uint32(edges[2 * n + 1] - edges[2 * n]))
+        w = (reverse64(out[n]) >> _U1) >> ((_U63 - (size << _U3)) & _U63)
+        out[n] = fmix64(fold(_START, w) + size * _LENGTH) & ~_U1
     for n in long[:longs]:
         start = int(edges[2 * n])
         end = int(edges[2 * n + 1])

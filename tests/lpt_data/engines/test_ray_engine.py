@@ -60,7 +60,7 @@ def connected(nodes):
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     monkeypatch.setattr(spread, "PART", 40_000)
-    monkeypatch.setattr(spread, "BATCH", 40_000)
+    monkeypatch.setattr(spread, "BATCH", 20_000)
 
 
 def documents(count, seed=0):
