@@ -87,8 +87,8 @@ class Scan:
         return pa.table(columns)
 
     def strings(self, rows: slice, name: str, before: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Where the strings of some rows that `flat` named begin (int64 [n], with ``before`` bytes in front of the lines)
-        and their bytes as written (int32 [n]); None where the values are no strings.
+        """Where the strings of some rows that `flat` named begin in the file, int64 [n], and their bytes as written,
+        int32 [n]; None where the values are no strings. ``before`` bytes of the file come before the lines.
         """
         number = self.keys.names.index(name)
         if self.kinds[rows.start, number] != STRING:
