@@ -92,7 +92,7 @@ def run_job(name: str, args: argparse.Namespace, folder: Path, device: str, worl
     return {
         "processes": world, "rate": statistics.median(rates), "unit": "tokens/s" if algorithm == "sft" else "pairs/s",
         "step_seconds": statistics.median([line["step_seconds"] for line in lines][WARM_UP:]),
-        "first_step_seconds": lines[0]["step_seconds"], "losses": [line["loss"] for line in lines],
+        "seconds": [round(line["step_seconds"], 4) for line in lines], "losses": [line["loss"] for line in lines],
         "execution": result.body["execution"], "peak_gb": result.body["peak_memory_bytes"] / 1e9,
         "trainable_parameters": result.body["trainable_parameters"], "notes": result.notes,
         "checkpoint": result.body["checkpoint"]["path"], "whole_seconds": time.time() - began,
@@ -167,7 +167,7 @@ def launch(args: argparse.Namespace, folder: str, world: int) -> list[dict]:
     if done.returncode or not found:
         found.append({"job": "launch", "processes": world, "error": done.stderr[-3000:]})
     for line in found:
-        shown = {key: value for key, value in line.items() if key not in ("losses", "checkpoint", "notes")}
+        shown = {key: value for key, value in line.items() if key not in ("losses", "seconds", "checkpoint", "notes")}
         print(json.dumps(shown), flush=True)
     return found
 
@@ -213,6 +213,8 @@ def main() -> None:
             lines = (json.dumps(record) + "\n" for record in records(algorithm, 1000))
             (Path(folder) / f"{algorithm}.jsonl").write_text("".join(lines))
         found = [line for world in (1, args.processes) for line in launch(args, folder, world)]
+    for line in found:
+        line.pop("checkpoint", None)
     report = {
         "compared": compare(found), "results": found, "shapes": {"small": args.shape, "large": args.large},
         "machine": machine("cuda" if torch.cuda.is_available() else "cpu") | {"devices": torch.cuda.device_count()},
