@@ -22,8 +22,8 @@ def memory_report(
     if config.run.sharding != "none":
         raise RefusedError(
             "memory is not predicted where weights are spread over processes", seen=f"sharding={config.run.sharding}",
-            next="plan with sharding=none, which is what a process takes that has all of them; each must hold the whole "
-            "model once to load it",
+            next="plan with sharding=none, which is what a process takes that has all of them; each must hold the "
+            "whole model once to load it",
         )  # fmt: skip
     size = config.per_device_train_batch_size
     start = workload_of(algorithm, config, length=length, on_cuda=on_cuda)
