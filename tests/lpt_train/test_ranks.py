@@ -72,8 +72,8 @@ GUARDED = {
 }
 GUARD = {
     "use_peft": False, "spike_guard": True, "spike_factor": 4, "spike_window": 8, "learning_rate": 1e-2,
-    "max_steps": 28, "max_length": 512, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "save_steps": 6,
-    "eval_steps": 0,
+    "max_steps": 28, "max_length": 512, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1,
+    "save_steps": 6, "eval_steps": 0,
 }  # fmt: skip
 
 
