@@ -45,12 +45,12 @@ def foretell(
     check_settings(config)
     source, every = semantics.source, rows + beside
     embedder = embed.open_embedder(source.model, source.device)
-    first = [text[: embedder.text_bytes] for text in texts[:8]]
-    list(embedder.encode([first]))  # warms what the others use
-    began = time.perf_counter()
-    found = [part.vectors for part in embedder.encode([[text[: embedder.text_bytes] for text in texts]])]
+    said = [text[: embedder.text_bytes] for text in texts]
+    list(embedder.encode([said[:4]]))  # warms what the others use
+    began, width = time.perf_counter(), embedder.width
+    for part in embedder.encode(said[at : at + embedder.chunk] for at in range(0, len(said), embedder.chunk)):
+        width = part.vectors.shape[1]
     a_text = (time.perf_counter() - began) / max(len(texts), 1)
-    width = found[0].shape[1] if found else embedder.width
     size = 2 * width * every
     exact = every <= neighbours.limit(config.exact_limit, source.device)
     a_pair = _seconds_a_pair(width, source.device)
@@ -78,9 +78,9 @@ def foretell(
 
 def _seconds_a_pair(width: int, device: str) -> float:
     """The time of one product of two vectors among many: random ones are searched."""
-    some = max(64, min(_TRIED, (64 << 20) // max(2 * width, 1)))
-    vectors = np.random.default_rng(0).normal(size=(some, max(width, 1))).astype(np.float16)
-    vectors /= np.linalg.norm(vectors.astype(np.float32), axis=1, keepdims=True).astype(np.float16)
+    some = max(32, min(_TRIED, (16 << 20) // max(4 * width, 1)))
+    wide = np.random.default_rng(0).standard_normal((some, max(width, 1)), np.float32)
+    vectors = (wide / np.linalg.norm(wide, axis=1, keepdims=True)).astype(np.float16)
     neighbours.all_pairs(vectors[:64], 0.99, device=device)
     began = time.perf_counter()
     neighbours.all_pairs(vectors, 0.99, device=device)

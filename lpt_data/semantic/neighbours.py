@@ -230,7 +230,8 @@ def _index(vectors: Rows, threshold: float, queries: int, within: bool, room: Ro
         tell(row, queries)
         end = min(row + _QUERIES, queries)
         ends, _, other = index.range_search(vectors[row:end].astype(np.float32), threshold)
-        a = np.repeat(np.arange(row, end), np.diff(ends.astype(np.int64)))
+        limits = ends.astype(np.int64)
+        a = np.repeat(np.arange(row, end), limits[1:] - limits[:-1])
         keep = (a != other) if within else (other >= queries)
         low, high = np.minimum(a, other)[keep], np.maximum(a, other)[keep]
         score = scores(vectors, low, high, lengths=lengths)
@@ -242,7 +243,7 @@ def _recall(vectors: Rows, floor: float, queries: int, within: bool, pile: Pile)
     sample = np.unique(np.linspace(0, queries - 1, min(_SAMPLE, queries)).astype(np.int64))
     picked = vectors[sample].astype(np.float32)
     true = []
-    for here, some in passes(vectors):
+    for here, some in passes(vectors, _BLOCK * 4 * 2 * vectors.shape[1]):
         if here.stop <= (0 if within else queries):
             continue
         row, other = np.nonzero(picked @ some.astype(np.float32).T >= floor - MARGIN)
@@ -253,6 +254,9 @@ def _recall(vectors: Rows, floor: float, queries: int, within: bool, pile: Pile)
     pairs = pairs[scores(vectors, pairs[:, 0], pairs[:, 1]) >= floor]
     low, high = pairs.min(1, initial=len(vectors)), pairs.max(1, initial=0)
     wanted = np.unique(low * len(vectors) + high)
-    had = sum(int(np.isin(p.a.astype(np.int64) * len(vectors) + p.b, wanted).sum()) for p in pile.parts())
+    had = 0
+    for part in pile.parts() if len(wanted) else ():
+        key = part.a.astype(np.int64) * len(vectors) + part.b
+        had += int(np.count_nonzero(wanted[np.minimum(np.searchsorted(wanted, key), len(wanted) - 1)] == key))
     share = round(had / len(wanted), 6) if len(wanted) else None
     return {"queries": len(sample), "pairs": len(wanted), "found": had, "recall": share}

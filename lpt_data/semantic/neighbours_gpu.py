@@ -56,5 +56,5 @@ def _scored(held: Any, lengths: Any, a: Any, b: Any) -> Scored:
     import torch
 
     cosine = (held[a].double() * held[b].double()).sum(1) / (lengths[a] * lengths[b])
-    places = (side.to(torch.int32).cpu().numpy() for side in (a, b))
-    return Scored(*places, cosine.clamp(max=1.0).cpu().numpy())
+    first, second = (side.to(torch.int32).cpu().numpy() for side in (a, b))
+    return Scored(first, second, cosine.clamp(max=1.0).cpu().numpy())

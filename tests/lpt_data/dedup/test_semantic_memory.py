@@ -71,6 +71,22 @@ def test_the_cap_holds_with_vectors_beyond_it_and_nothing_else_changes(folder: P
     assert (folder / "in-20GB.jsonl").read_bytes() == (folder / "in-460MB.jsonl").read_bytes()
 
 
+def test_a_dry_run_foretells_where_the_vectors_will_lie(folder: Path) -> None:
+    (folder / "c").mkdir(exist_ok=True)
+    before = sorted(path.name for path in folder.iterdir())
+    for memory, fits in (("20GB", True), ("460MB", True), ("300MB", False)):
+        code, told, _ = run(folder, "in", memory, "c", "--dry-run")
+        assert code == 0, (folder / "c" / "said.txt").read_text()
+        meant = told["meaning"]
+        assert (meant["vectors"], meant["search"]) == (told["rows"] + 1505, "exact")
+        assert meant["vector_bytes"] == 2 * WIDTH * meant["vectors"]
+        assert told["spilled_bytes"] == (0 if memory == "20GB" else meant["vector_bytes"])
+        assert (told["needed_bytes"] <= told["cap_bytes"]) == fits
+        assert min(meant["embedding_seconds"], meant["search_seconds"]) > 0
+    assert not (folder / "c" / "lpt").exists()  # nothing is written
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
 def test_an_embedder_beyond_the_cap_is_refused_with_the_cap_that_it_needs(folder: Path) -> None:
     """Before a row is read, as nothing is in the cache."""
     code, _, _ = run(folder, "in", "300MB", "b")
