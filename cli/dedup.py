@@ -168,16 +168,16 @@ def dedup(
         ray_address=ray_address,
     )
     source = Source(tuple(inputs), layout, text_column)
+    opened = None if dry_run else Catalog.open(catalog)
+    place = opened.directory if opened else out.parent  # a dry run does not ask what is in the cache
     meant = (semantic_threshold, floor, same_numbers, exact_limit)
-    if dry_run:
-        meaning, semantic = chosen(embedder, out.parent, methods, *meant, rethreshold)  # its cache is not asked
-        config, items = replace(config, semantic=semantic), benchmark_paths(benchmark, catalog)
-        beside = source.beside(against) if against else None
+    meaning, semantic = chosen(embedder, place, methods, *meant, rethreshold)
+    config = replace(config, semantic=semantic)
+    if opened is None:
+        items, beside = benchmark_paths(benchmark, catalog), source.beside(against) if against else None
         foretell(source.open(), config, out, beside, meaning if rethreshold is None else None, items, json=json)
         return
-    opened, progress = Catalog.open(catalog), Progress_()
-    meaning, semantic = chosen(embedder, opened.directory, methods, *meant, rethreshold)
-    config = replace(config, semantic=semantic)
+    progress = Progress_()
     work = dedup_work(source, config, out, against or (), benchmark_paths(benchmark, catalog), meaning)
     report = work.run(opened, progress)
     progress.close()
