@@ -153,20 +153,10 @@ def dedup(
 
     methods = tuple(name.strip() for name in method.split(",") if name.strip())
     config = DedupConfig(
-        method=methods,
-        threshold=threshold,
-        key=key,
-        keep=keep,
-        drop_all=drop_all,
-        ngram=ngram,
-        seed=seed,
-        template_df=template_df,
-        alarm_share=alarm_share,
-        workers=workers,
-        memory=memory,
-        engine=engine,
+        method=methods, threshold=threshold, key=key, keep=keep, drop_all=drop_all, ngram=ngram, seed=seed,
+        template_df=template_df, alarm_share=alarm_share, workers=workers, memory=memory, engine=engine,
         ray_address=ray_address,
-    )
+    )  # fmt: skip
     source = Source(tuple(inputs), layout, text_column)
     opened = None if dry_run else Catalog.open(catalog)
     place = opened.directory if opened else out.parent  # a dry run does not ask what is in the cache
