@@ -6,6 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.attempts import (
+    Attempts,
+    MaxTokens,
+    Model,
+    SampleRows,
+    SampleSeconds,
+    SampleSeed,
+    ScoresFile,
+    Temperature,
+    sampler_of,
+    write_scores,
+)
 from cli.options import (
     Against,
     Benchmarks,
@@ -32,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from lpt_data.audit import AuditReport
     from manifests.policy import Check
 
 EXAMPLES = examples(
@@ -41,6 +54,7 @@ EXAMPLES = examples(
     "lpt data audit made.jsonl --contract synthetic --seeds seeds.jsonl --benchmark humaneval=HumanEval.jsonl.gz",
     "lpt data audit chats.jsonl --contract sft --languages en,de --rows sft.language.other_share",
     "lpt data audit prompts.jsonl --contract rlvr --scored rollouts.jsonl",
+    "lpt data audit prompts.jsonl --contract rlvr --model ./model --attempts 8 --sample-rows 200 --scores rates.json",
 )
 
 
@@ -57,6 +71,14 @@ def audit(
     policy: Policy = None,
     languages: Languages = None,
     scored: Scored = None,
+    model: Model = None,
+    attempts: Attempts = None,
+    temperature: Temperature = None,
+    sample_rows: SampleRows = None,
+    sample_seconds: SampleSeconds = None,
+    sample_seed: SampleSeed = None,
+    max_tokens: MaxTokens = None,
+    scores: ScoresFile = None,
     rows: Annotated[
         str | None, typer.Option(help="Print the rows behind this check, and nothing else.", show_default=False)
     ] = None,
@@ -76,6 +98,10 @@ def audit(
     datasets = {
         name: Dataset.open(paths, kind=kind, layout=layout, text_column=text_column) for name, paths in splits.items()
     }
+    sampler = sampler_of(
+        model, scored=scored, scores=scores, attempts=attempts, temperature=temperature, rows=sample_rows,
+        seconds=sample_seconds, seed=sample_seed, max_tokens=max_tokens,
+    )  # fmt: skip
     progress = Progress_()
     with verifiers() as lent:
         report = run_audit(
@@ -86,6 +112,7 @@ def audit(
             verifiers=lent,
             languages=names_of(languages),
             pass_rates=scored or None,
+            sampler=sampler,
             against=against,
             benchmarks=benchmark_paths(benchmark, None),
             seeds=seeds,
@@ -95,6 +122,14 @@ def audit(
             progress=progress,
         )
     progress.close()
+    if scores is not None and report.survey.lent.sampled is not None:
+        write_scores(scores, report.survey.lent.sampled)
+    show(report, rows, json=json)
+    raise typer.Exit(report.exit_code)
+
+
+def show(report: AuditReport, rows: str | None, *, json: bool) -> None:
+    """The checks and the verdict, or the rows behind one check."""
     if rows is not None:
         show_rows(report.rows(rows), as_object=json)
     elif json:
@@ -102,7 +137,6 @@ def audit(
     else:
         show_checks(report.checks)
         show_verdict(report.verdict, report.checks)
-    raise typer.Exit(report.exit_code)
 
 
 def split_inputs(inputs: Sequence[str]) -> dict[str, list[str]]:

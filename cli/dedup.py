@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from lpt_data.config import DedupConfig
     from lpt_data.dataset import Dataset
+    from lpt_data.semantic.alike import Semantics
     from lpt_data.stage import StageReport
     from manifests.catalog import Catalog
 
@@ -152,29 +153,21 @@ def dedup(
 
     methods = tuple(name.strip() for name in method.split(",") if name.strip())
     config = DedupConfig(
-        method=methods,
-        threshold=threshold,
-        key=key,
-        keep=keep,
-        drop_all=drop_all,
-        ngram=ngram,
-        seed=seed,
-        template_df=template_df,
-        alarm_share=alarm_share,
-        workers=workers,
-        memory=memory,
-        engine=engine,
+        method=methods, threshold=threshold, key=key, keep=keep, drop_all=drop_all, ngram=ngram, seed=seed,
+        template_df=template_df, alarm_share=alarm_share, workers=workers, memory=memory, engine=engine,
         ray_address=ray_address,
-    )
+    )  # fmt: skip
     source = Source(tuple(inputs), layout, text_column)
-    if dry_run:
-        items = benchmark_paths(benchmark, catalog)
-        foretell(source.open(), config, out, source.beside(against) if against else None, items, json=json)
-        return
-    opened, progress = Catalog.open(catalog), Progress_()
+    opened = None if dry_run else Catalog.open(catalog)
+    place = opened.directory if opened else out.parent  # a dry run does not ask what is in the cache
     meant = (semantic_threshold, floor, same_numbers, exact_limit)
-    meaning, semantic = chosen(embedder, opened.directory, methods, *meant, rethreshold)
+    meaning, semantic = chosen(embedder, place, methods, *meant, rethreshold)
     config = replace(config, semantic=semantic)
+    if opened is None:
+        items, beside = benchmark_paths(benchmark, catalog), source.beside(against) if against else None
+        foretell(source.open(), config, out, beside, meaning if rethreshold is None else None, items, json=json)
+        return
+    progress = Progress_()
     work = dedup_work(source, config, out, against or (), benchmark_paths(benchmark, catalog), meaning)
     report = work.run(opened, progress)
     progress.close()
@@ -182,7 +175,14 @@ def dedup(
 
 
 def foretell(
-    dataset: Dataset, config: DedupConfig, out: Path, reference: Dataset | None, items: dict[str, Any], *, json: bool
+    dataset: Dataset,
+    config: DedupConfig,
+    out: Path,
+    reference: Dataset | None,
+    semantics: Semantics | None,
+    items: dict[str, Any],
+    *,
+    json: bool,
 ) -> None:
     """What the command would take, from a sample; nothing is written or recorded."""
     from lpt_data.contamination import load_benchmarks
@@ -191,7 +191,7 @@ def foretell(
     if items:
         load_benchmarks(items)  # one that is not there is told now
         say("the scan for benchmark items is not in these figures", style="yellow")
-    told = predict(dataset, config, out, reference)
+    told = predict(dataset, config, out, reference, semantics)
     if json:
         as_json({"dry_run": True, **told.to_json()})
         return
@@ -205,11 +205,15 @@ def foretell(
         ("disk beside the output, MB", round(told.spilled_bytes / 1e6)),
         ("pairs to compare", told.candidates if low == high else f"{told.candidates:,} ({low:,} to {high:,})"),
     ]
+    if meant := told.meaning:
+        rows += [
+            ("vectors, MB (no text twice, none known yet)", round(meant.vector_bytes / 1e6)),
+            ("  seconds to embed", meant.embedding_seconds),
+            (f"  seconds to compare ({meant.search})", meant.search_seconds),
+        ]
     table(["foretold", ""], rows)
     how = "all of its rows" if told.rows_are_exact else f"{told.sample_rows:,} rows; rows counted by bytes"
     say(f"from {how}; nothing was written", style="yellow")
-    if "semantic" in config.method:
-        say("embedding and the comparison of meanings are not in these figures", style="yellow")
     if told.needed_bytes > told.cap_bytes:
         say("the cap is too small: the command would refuse", style="bold red")
 

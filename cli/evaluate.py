@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.attempts import check_scores
 from cli.options import CatalogDir, Json, examples, numbers_of
 from cli.output import as_json, say, table, tell_head
 from manifests.errors import UsageError
@@ -89,7 +90,7 @@ def evaluate(
     from lpt_train.evaluate import EvalOptions, evaluate_splits
     from manifests.catalog import Catalog
 
-    _check_scores(scores)
+    check_scores(scores)
     opened = Catalog.open(catalog)
     options = EvalOptions(
         reward=reward, match=match, n=n, temperature=temperature, k=k,
@@ -157,11 +158,6 @@ def _notes(evaluation: Any) -> list[str]:
 def _numbers(measure: Any) -> tuple[float, str, int]:
     exact = measure.low == measure.high == measure.value
     return measure.value, "" if exact else f"{measure.low:.4g} – {measure.high:.4g}", measure.n
-
-
-def _check_scores(path: Path | None) -> None:
-    if path is not None and path.suffix != ".json":
-        raise UsageError("--scores is a .json file", seen=str(path), next=f"--scores {path.with_suffix('.json')}")
 
 
 def _write_scores(path: Path, model: str, reports: Sequence[Any]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.attempts import sampler_of
 from cli.audit import encoder, show_checks, show_verdict, verifiers
 from cli.options import CatalogDir, Json, examples, named_paths
 from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
@@ -50,7 +51,7 @@ def run(
         say(f"warning: {warning}", style="yellow")
     opened, progress = Catalog.open(catalog), Progress_()
     with verifiers() as lent:
-        tools = Tools(open_any, encoder, lambda: lent)
+        tools = Tools(open_any, encoder, lambda: lent, sampler_of)
         if dry_run:
             show_plan(read, planned(read, opened, tools, first=first, last=last), warnings, json=json)
             return

@@ -148,8 +148,7 @@ def check_asked(
     split: AdmittedSplit, *, match: str | None, temperature: float, k: int, pass_at: Sequence[int] = ()
 ) -> None:
     """Raise what `answers` would raise for its options and the kind of split, before a model is loaded."""
-    if k < 1 or (temperature == 0 and k > 1):
-        raise UsageError("k greedy samples are the same one", seen=f"k={k}", next="give a temperature above 0, or k=1")
+    check_sampling(temperature, k)
     if wrong := [size for size in pass_at if not 1 <= size <= k]:
         raise UsageError(
             "pass@k needs at least k samples an item", seen=f"pass@{wrong[0]}, k={k}",
@@ -158,6 +157,12 @@ def check_asked(
     check_contract(split, "grpo" if match is None else "sft")
     if match is not None:
         Matcher(match)
+
+
+def check_sampling(temperature: float, k: int) -> None:
+    """Raise `UsageError` for several samples that are one."""
+    if k < 1 or (temperature == 0 and k > 1):
+        raise UsageError("k greedy samples are the same one", seen=f"k={k}", next="give a temperature above 0, or k=1")
 
 
 def choose(tasks: Sequence[T], n: int | None, seed: int) -> list[T]:
