@@ -58,6 +58,47 @@ special_mask = intrinsic(_mask(_special))
 special_mask.__doc__ = "The bytes that a JSON string cannot hold as they are: quotation mark, backslash, controls."
 line_mask = intrinsic(_mask(lambda builder, v: builder.icmp_unsigned("==", v, _all(0x0A))))
 line_mask.__doc__ = "The line feeds."
+letter_mask = intrinsic(_mask(lambda builder, v: builder.icmp_unsigned("<", _from(builder, _low(builder, v), 97), _all(26))))
+letter_mask.__doc__ = "The letters of ASCII."
+
+
+def _low(builder: Any, v: Any) -> Any:
+    return builder.or_(v, _all(0x20))
+
+
+def _from(builder: Any, v: Any, first: int) -> Any:
+    return builder.sub(v, _all(first))
+
+
+def _mask_of(compare: Callable[..., Any], sizes: int) -> Callable:
+    """A typing function as `_mask` makes one, of an intrinsic with one or two bytes to compare with."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.bitcast(_pointer(context, builder, signature, args), _VECTOR.as_pointer())
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+        empty = ir.Constant(_VECTOR, ir.Undefined)
+        given = []
+        for arg in args[2:]:
+            first = builder.insert_element(empty, builder.trunc(arg, _BYTE), ir.IntType(32)(0))
+            given.append(builder.shuffle_vector(first, empty, lanes))
+        return builder.bitcast(compare(builder, builder.load(pointer, align=1), *given), _WORD)
+
+    if sizes == 1:
+        return lambda typingctx, data, at, byte: (types.uint64(data, types.intp, types.intp), codegen)
+    return lambda typingctx, data, at, first, count: (
+        types.uint64(data, types.intp, types.intp, types.intp),
+        codegen,
+    )
+
+
+byte_mask = intrinsic(_mask_of(lambda builder, v, byte: builder.icmp_unsigned("==", v, byte), 1))
+byte_mask.__doc__ = "The bytes that are this one."
+small_mask = intrinsic(_mask_of(lambda builder, v, byte: builder.icmp_unsigned("==", _low(builder, v), byte), 1))
+small_mask.__doc__ = "The bytes that are this small letter or its capital."
+range_mask = intrinsic(
+    _mask_of(lambda builder, v, first, count: builder.icmp_unsigned("<", builder.sub(v, first), count), 2)
+)
+range_mask.__doc__ = "The bytes that are one of so many from the first on."
 
 
 @intrinsic
