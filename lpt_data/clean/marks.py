@@ -12,7 +12,7 @@ from numba import njit
 
 from lpt_data.wide import WIDTH, byte_mask, lowest, range_mask, small_mask
 
-NON_ASCII, CONTROL, ANGLE, AMPERSAND, AT, UNTIDY, IPV4, IPV6, PHONE, CARD, IBAN = (1 << n for n in range(11))
+UNCOMPOSED, CONTROL, ANGLE, AMPERSAND, AT, UNTIDY, IPV4, IPV6, PHONE, CARD, IBAN = (1 << n for n in range(11))
 MOJIBAKE, SECRET, NOTICE, LOREM = (1 << n for n in range(11, 15))
 
 BEFORE, STEP = 3, 48  # bytes of a window: before those it is about, and those; the others are what they may need behind
@@ -92,12 +92,27 @@ def _suspect(data: np.ndarray, i: int) -> bool:
 
 
 @njit(nogil=True, cache=True)
+def _uncomposed(data: np.ndarray, i: int) -> bool:
+    """Whether NFC may change the character at i or join it to the one before; a test asks Unicode's tables."""
+    lead, second, third = data[i], _at(data, i + 1), _at(data, i + 2)
+    if lead < 0xCC or 0xCF <= lead <= 0xD1 or 0xE4 <= lead <= 0xE9:  # Latin, Cyrillic, Han
+        return False
+    if lead == 0xE2:
+        return third < 0x82 if second == 0x80 else second in (0x83, 0x84, 0x8C, 0xAB, 0xB3, 0xB5, 0xB7)
+    if lead == 0xE3:
+        return (second == 0x80 and third >= 0xAA) or (second == 0x82 and 0x99 <= third <= 0x9A)
+    if lead == 0xEF:
+        return second <= 0xAD or second == 0xB8
+    return lead != 0xF0 or second != 0x9F
+
+
+@njit(nogil=True, cache=True)
 def _wide(data: np.ndarray, i: int) -> int:
     """Marks of the byte i, which is not ASCII."""
-    found = NON_ASCII
     lead = data[i]
     if lead < 0xC0:
-        return found
+        return 0
+    found = UNCOMPOSED if _uncomposed(data, i) else 0
     if lead == 0xE2 and _at(data, i + 1) == 0x84 and _at(data, i + 2) == 0xAA:  # the Kelvin sign, in lower case a k
         found |= NOTICE
     if lead == 0xC2 or lead == 0xE2 or lead == 0xEF:
@@ -200,11 +215,14 @@ def _sign(data: np.ndarray, i: int) -> int:
     if byte == 38:
         return AMPERSAND
     if byte == 60:
-        return ANGLE
+        after = _at(data, i + 1)
+        return ANGLE if 97 <= _low(after) <= 122 or after in (33, 47) or after >= 128 else 0
     if byte == 43:
         return _plus(data, i)
     if byte == 58:
-        return IPV6 if _is_hex(one) and _at(data, i - 4) in (50, 51) else 0
+        group = _is_hex(one) and _is_hex(two) and _is_hex(three) and _at(data, i - 4) in (50, 51)
+        after, later = _at(data, i + 1), _at(data, i + 2)
+        return IPV6 if group and (_is_hex(after) or after == 58) and (_is_hex(later) or later == 58) else 0
     if byte == 47:  # hooks.slack.com/services/T
         return SECRET if one == 115 and two == 101 and _at(data, i + 1) == 84 else 0
     four = _at(data, i - 4)
@@ -256,8 +274,8 @@ def _capital(data: np.ndarray, i: int) -> int:
     """Marks of one of "AJK" at i: AKIA, ASIA, AIza, eyJ, PRIVATE KEY."""
     byte, before, after, later = data[i], _at(data, i - 1), _at(data, i + 1), _at(data, i + 2)
     if byte == 65:
-        known = (after == 75 and later == 73) or (after == 83 and later == 73) or (after == 73 and later == 122)
-        known = known and not _is_word(before)
+        key = (after == 75 or after == 83) and later == 73 and _at(data, i + 3) == 65
+        known = (key or (after == 73 and later == 122)) and not _is_word(before)
     elif byte == 74:
         known = before == 121 and _at(data, i - 2) == 101 and not _is_word(_at(data, i - 3))
     else:
