@@ -58,7 +58,9 @@ special_mask = intrinsic(_mask(_special))
 special_mask.__doc__ = "The bytes that a JSON string cannot hold as they are: quotation mark, backslash, controls."
 line_mask = intrinsic(_mask(lambda builder, v: builder.icmp_unsigned("==", v, _all(0x0A))))
 line_mask.__doc__ = "The line feeds."
-letter_mask = intrinsic(_mask(lambda builder, v: builder.icmp_unsigned("<", _from(builder, _low(builder, v), 97), _all(26))))
+letter_mask = intrinsic(
+    _mask(lambda builder, v: builder.icmp_unsigned("<", _from(builder, _low(builder, v), 97), _all(26)))
+)
 letter_mask.__doc__ = "The letters of ASCII."
 
 

@@ -357,7 +357,9 @@ def _window(data: np.ndarray, i: int, kinds: np.ndarray) -> int:
     at = i - BEFORE
     inside = np.uint64(((1 << STEP) - 1) << BEFORE)
     digits, hyphens = range_mask(data, at, 48, 10), byte_mask(data, at, 45)
-    seen = _words_begun(data, at) | _signs_and_odd(data, at, digits, hyphens) | _numbers_begun(data, at, digits, hyphens)
+    seen = (
+        _words_begun(data, at) | _signs_and_odd(data, at, digits, hyphens) | _numbers_begun(data, at, digits, hyphens)
+    )
     seen &= inside
     found = 0
     while seen:
