@@ -58,18 +58,18 @@ special_mask = intrinsic(_mask(_special))
 special_mask.__doc__ = "The bytes that a JSON string cannot hold as they are: quotation mark, backslash, controls."
 line_mask = intrinsic(_mask(lambda builder, v: builder.icmp_unsigned("==", v, _all(0x0A))))
 line_mask.__doc__ = "The line feeds."
-letter_mask = intrinsic(
-    _mask(lambda builder, v: builder.icmp_unsigned("<", _from(builder, _low(builder, v), 97), _all(26)))
-)
-letter_mask.__doc__ = "The letters of ASCII."
 
 
 def _low(builder: Any, v: Any) -> Any:
     return builder.or_(v, _all(0x20))
 
 
-def _from(builder: Any, v: Any, first: int) -> Any:
-    return builder.sub(v, _all(first))
+def _letters(builder: Any, v: Any) -> Any:
+    return builder.icmp_unsigned("<", builder.sub(_low(builder, v), _all(ord("a"))), _all(26))
+
+
+letter_mask = intrinsic(_mask(_letters))
+letter_mask.__doc__ = "The letters of ASCII."
 
 
 def _mask_of(compare: Callable[..., Any], sizes: int) -> Callable:
@@ -133,8 +133,7 @@ def _move(change: Callable[[Any, Any], Any]) -> Callable:
 
 
 def _word_or_zero(builder: Any, v: Any) -> Any:
-    lower = builder.or_(v, _all(0x20))
-    letter = builder.icmp_unsigned("<", builder.sub(lower, _all(ord("a"))), _all(26))
+    lower, letter = _low(builder, v), _letters(builder, v)
     digit = builder.icmp_unsigned("<", builder.sub(v, _all(ord("0"))), _all(10))
     other = builder.or_(digit, builder.icmp_unsigned("==", v, _all(ord("_"))))
     return builder.select(letter, lower, builder.select(other, v, _all(0)))

@@ -1,8 +1,7 @@
 """Which rules can find anything in a text: one fast pass over its bytes that spares most texts most rules.
 
-A mark may say too much, never too little: a test holds each rule against its marks. Nearly every byte is plain and
-costs none of its own: windows of 64 are compared at once, and bits say where something could begin or end. Such a byte is
-looked at with its neighbours.
+A mark may say too much, never too little: a test holds each rule against its marks. Windows of 64 bytes are compared at
+once, and bits say where something could begin or end; such a byte is looked at with its neighbours.
 """
 
 from __future__ import annotations
