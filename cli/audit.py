@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -93,6 +94,7 @@ def audit(
     from lpt_data.audit import audit as run_audit
     from lpt_data.audit import contract_of
     from lpt_data.dataset import Dataset
+    from lpt_data.quick_start import leave_out_unused
 
     splits, kind = split_inputs(inputs), contract_of(contract).kind
     datasets = {
@@ -102,8 +104,9 @@ def audit(
         model, scored=scored, scores=scores, attempts=attempts, temperature=temperature, rows=sample_rows,
         seconds=sample_seconds, seed=sample_seed, max_tokens=max_tokens,
     )  # fmt: skip
+    leave_out_unused(kernels=any(dataset.has_many_records for dataset in datasets.values()))
     progress = Progress_()
-    with verifiers() as lent:
+    with verifiers() if contract_of(contract).judge else nullcontext() as lent:
         report = run_audit(
             datasets,
             contract,

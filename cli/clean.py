@@ -56,10 +56,12 @@ def clean(
     json: Json = False,
 ) -> None:
     """Mend, mask or drop texts by the published rules (Gopher, C4, FineWeb); every decision has its reason."""
+    from lpt_data.quick_start import leave_out_unused
     from lpt_data.works import Source
     from lpt_data.works import clean as clean_work
     from manifests.catalog import Catalog
 
+    leave_out_unused()
     given = {"preset": preset, "rules": rules, "languages": languages, "pii": pii, "secrets": secrets}
     chosen = read_settings(None, config) | {name: value for name, value in given.items() if value is not None}
     work = clean_work(Source(tuple(inputs), layout, text_column), chosen, out)

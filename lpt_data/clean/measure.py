@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from lpt_data.text import _ALONE, _LIGHT, decode, fmix64, fold, tables
+from lpt_data.wide import WIDTH, byte_mask, count_bits, high_mask, letter_mask, load64, lowest, range_mask, reverse64
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")  # Gopher's eight
 TERMINAL = ".!?\"'\u201d\u2019\u2026\u3002\uff01\uff1f\u300d\u300f\u061f\u06d4\u0964\u0965\u0589\u1362"
@@ -25,6 +26,7 @@ TOP_NGRAMS, DUPLICATE_NGRAMS = (2, 3, 4), (5, 6, 7, 8, 9, 10)
 
 _SPACE, _ALPHA, _TERMINAL, _END, _BULLET, _OWN, _QUARTER, _DOTS = (np.uint8(1 << n) for n in range(8))
 _START = np.uint64(0x9E3779B97F4A7C15)
+_0, _1, _2, _3, _4 = (np.uint64(n) for n in range(5))
 _LINE_FEED, _DOT, _ELLIPSIS = 10, 46, 0x2026
 
 
@@ -167,6 +169,75 @@ def _past_letters(
 
 
 @njit(nogil=True, cache=True)
+def _ascii_hash(data: np.ndarray, i: int, size: int) -> np.uint64:
+    """The hash of a word of ASCII, eight bytes at a time."""
+    h, w = _START, _0
+    while size >= 8:
+        h = fold(h, reverse64(load64(data, i)))
+        i, size = i + 8, size - 8
+    if size:
+        w = reverse64(load64(data, i)) >> np.uint64(64 - 8 * size)
+    return fold(h, w)
+
+
+@njit(nogil=True, cache=True)
+def _stops_among(data: np.ndarray, i: int, letters: np.uint64, stops: np.ndarray) -> int:
+    """The bits of the stop words among runs of letters, the window they are in beginning at i."""
+    found = 0
+    short = letters & ~(letters << _1)
+    short &= ~((letters >> _1) & (letters >> _2) & (letters >> _3) & (letters >> _4))
+    while short:
+        first = lowest(short)
+        found |= _stop_bit(data, i + first, lowest(~(letters >> np.uint64(first))), stops)
+        short &= short - _1
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _ascii_words(
+    data: np.ndarray, i: int, classes: np.ndarray, stops: np.ndarray, counts: np.ndarray, before: int, count: int,
+    words: np.ndarray, sizes: np.ndarray, ends: np.ndarray, feeds: np.ndarray,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Enter the words that end in the 64 bytes from i on, as `_scan` does, up to the first that is not ASCII alone.
+
+    Returns where the rest begins, the number of words, and the line feeds before the next one.
+    """
+    line_feeds = byte_mask(data, i, _LINE_FEED)
+    spaces = byte_mask(data, i, 32) | range_mask(data, i, 9, 5) | range_mask(data, i, 28, 4)
+    high, letters, dots = high_mask(data, i), letter_mask(data, i), byte_mask(data, i, _DOT)
+    stop, at = spaces | high, 0
+    while at < WIDTH:
+        blanks = lowest(~(spaces >> np.uint64(at)))
+        run = line_feeds >> np.uint64(at)
+        if blanks and run & _1 or blanks > 1:
+            before += count_bits(run & ((_1 << np.uint64(blanks)) - _1)) if blanks < WIDTH else count_bits(run)
+        at += blanks
+        size = lowest(stop >> np.uint64(at)) if at < WIDTH else WIDTH
+        if at + size >= WIDTH or (high >> np.uint64(at + size)) & _1:
+            break
+        mine = ((_1 << np.uint64(size)) - _1) << np.uint64(at)
+        kind = (classes[data[i + at]] & _BULLET) | (classes[data[i + at + size - 1]] & (_TERMINAL | _END))
+        kind |= _ALPHA if letters & mine else np.uint8(0)
+        if dots & mine:
+            three = dots & mine
+            three &= (three << _1) & (three << _2)
+            counts[4] += count_bits(three & ~(three << _1))
+            kind |= _DOTS if three >> np.uint64(at + size - 1) else np.uint8(0)
+        words[count] = fmix64(_ascii_hash(data, i + at, size) + np.uint64(size))
+        sizes[count], ends[count], feeds[count] = size, kind, before
+        count, before, at = count + 1, 0, at + size
+    at = min(at, WIDTH)
+    read = (_1 << np.uint64(at)) - _1 if at < WIDTH else ~_0
+    counts[0] += at
+    counts[1] += count_bits(line_feeds & read)
+    counts[2] += count_bits(byte_mask(data, i, 35) & read)
+    counts[3] += count_bits(byte_mask(data, i, 123) & read)
+    if counts[5] != (1 << len(stops)) - 1:  # in English all of them are found soon
+        counts[5] |= _stops_among(data, i, letters & read, stops)
+    return i + at, count, before
+
+
+@njit(nogil=True, cache=True)
 def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, ...]:
     """Read the characters once.
 
@@ -174,7 +245,7 @@ def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.
     each word: hash uint64, characters int64, what its ends are uint8, line feeds before it int32.
     """
     counts = np.zeros(6, np.int64)
-    room = len(data) // 4 + 16
+    room = len(data) // 4 + WIDTH
     words, sizes = np.empty(room, np.uint64), np.empty(room, np.int64)
     ends, feeds = np.empty(room, np.uint8), np.empty(room, np.int32)
     count = chars = dots = letters = letter_count = before = 0
@@ -182,6 +253,15 @@ def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.
     first, last, alpha = np.uint8(0), np.uint8(0), np.uint8(0)
     i, end = 0, len(data)
     while i <= end:
+        if size == 0 and i + WIDTH + 8 <= end and data[i] < 128:
+            if count + WIDTH > len(words):
+                words, sizes, ends, feeds = _grown(words), _grown(sizes), _grown(ends), _grown(feeds)
+            past, count, before = _ascii_words(
+                data, i, classes, stops, counts, before, count, words, sizes, ends, feeds
+            )
+            if past > i:
+                i, dots = past, 0
+                continue
         begin = i
         i, h, w, size = _past_letters(data, i, end, h, w, size)
         if i > begin:
@@ -233,7 +313,7 @@ def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.
         counts[4] += dots == 3
         counts[2] += code == 35
         counts[3] += code == 123
-    counts[0] = chars
+    counts[0] += chars
     counts[1] -= 1  # the one that was added to end the last word
     return counts, words[:count], sizes[:count], ends[:count], feeds[:count]
 

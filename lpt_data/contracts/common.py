@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,8 +124,7 @@ PassRates: TypeAlias = Callable[[bytes, bytes, Record], float | None]
 TextRule: TypeAlias = Callable[[Sequence[str]], str | None]  # of all strings of a record, which are collected once
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """What a verifier answered, or None with the reason why it gave no answer."""
 
     value: Any
@@ -136,7 +135,7 @@ def ask(verifier: Verifier, function: str, calls: Sequence[tuple[str, ...]]) -> 
     """Call a function of a verifier once for each tuple of arguments; a call that fails has a reason and no value."""
     many = getattr(verifier, "ask_many", None)
     if many is not None:
-        return [Asked(value, reason) for value, reason in many(function, calls)] if calls else []
+        return list(map(Asked._make, many(function, calls))) if calls else []
     answers = []
     for call in calls:
         try:
