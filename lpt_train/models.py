@@ -29,6 +29,7 @@ from lpt_train.disk import WRITE_ERRORS, cannot_save
 from lpt_train.quantised import rounded_to_4bit
 from lpt_train.reward_head import has_reward_head
 from lpt_train.tiny import make_tiny
+from lpt_train.whole_weights import read_adapter_over, read_whole
 from manifests.errors import BadInputError, LptError, RefusedError, UsageError
 from manifests.files import make_folder
 
@@ -119,6 +120,11 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
             f"the tokenizer of {model} is not a fast one", seen=type(tokenizer).__name__,
             next="use a model that ships tokenizer.json",
         )  # fmt: skip
+    if not set(tokenizer.get_vocab()).difference(tokenizer.added_tokens_encoder):  # transformers makes one up
+        raise BadInputError(
+            f"the tokenizer of {model} has no vocabulary: every text would become nothing",
+            seen=f"{len(tokenizer)} tokens, all of them added ones", next="copy tokenizer.json into the folder",
+        )  # fmt: skip
     return tokenizer
 
 
@@ -133,7 +139,7 @@ def load_model(
 
     A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`; without
     `merge` the adapter stays beside it, as it was trained, and all of it in float32.
-    Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
+    Raises `BadInputError` for pickled, remote-code or non-finite weights, and where tensors are missing or too many.
     """
     if has_reward_head(model):
         raise BadInputError(
@@ -149,9 +155,7 @@ def load_model(
         source, options = source_of(model)
         refuse_pickles(model, Path(source))
         with in_three_parts(model, "model"):
-            loaded = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, use_safetensors=True, trust_remote_code=False, **options
-            )
+            loaded = read_whole(AutoModelForCausalLM, source, dtype, options)
     loaded.name_or_path = model  # what an adapter of it will name as its base
     torch.nn.Module.to(loaded, device)
     for name, parameter in loaded.named_parameters():
@@ -176,7 +180,7 @@ def load_adapter(model: str) -> PeftModel:
     if (quantisation := quantisation_of(model)) is not None:
         under = rounded_to_4bit(under, quantisation)
     with in_three_parts(model, "adapter"):
-        return PeftModel.from_pretrained(under, model).eval()
+        return read_adapter_over(under, model)
 
 
 def stored_dtype(model: str) -> torch.dtype:
