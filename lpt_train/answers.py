@@ -8,6 +8,7 @@ for `sft` records, whether the reply is the recorded one (`matching`).
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -150,6 +151,7 @@ def check_asked(
     """Raise what `answers` would raise for its options and the kind of split, before a model is loaded."""
     if k < 1 or (temperature == 0 and k > 1):
         raise UsageError("k greedy samples are the same one", seen=f"k={k}", next="give a temperature above 0, or k=1")
+    check_temperature(temperature)
     if wrong := [size for size in pass_at if not 1 <= size <= k]:
         raise UsageError(
             "pass@k needs at least k samples an item", seen=f"pass@{wrong[0]}, k={k}",
@@ -158,6 +160,12 @@ def check_asked(
     check_contract(split, "grpo" if match is None else "sft")
     if match is not None:
         Matcher(match)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise `UsageError` for a temperature at which nothing can be sampled."""
+    if not 0 <= temperature < math.inf:
+        raise UsageError("a temperature is a finite number", seen=temperature, next="give one of 0 (greedy) or above")
 
 
 def choose(tasks: Sequence[T], n: int | None, seed: int) -> list[T]:

@@ -242,13 +242,13 @@ def _write_generation(folder: Path, base: str | None, tokenizer: PreTrainedToken
     while place is not None and not told:
         path = Path(place) / "generation_config.json"
         if path.is_file():
-            told = json.loads(path.read_text(encoding="utf-8"))
+            told = _mapping_in(path)
         elif not Path(place).exists():  # a name of the hub, whose files are there since the weights were loaded
             with contextlib.suppress(OSError):
                 told = GenerationConfig.from_pretrained(place).to_diff_dict()
         place = adapter_base(place)
     ends = told.get("eos_token_id")
-    known = {int(i) for i in ([] if ends is None else ends if isinstance(ends, list) else [ends])}
+    known = {i for i in (ends if isinstance(ends, list) else [ends]) if type(i) is int}
     if tokenizer.chat_template:
         known |= set(Renderer(tokenizer).stop_ids)
     elif tokenizer.eos_token_id is not None:
@@ -259,6 +259,20 @@ def _write_generation(folder: Path, base: str | None, tokenizer: PreTrainedToken
     (target / "generation_config.json").write_text(json.dumps(told, indent=2, sort_keys=True) + "\n")
 
 
+def _mapping_in(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; raises `BadInputError` where there is none."""
+    try:
+        body = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        body = error
+    if not isinstance(body, dict):
+        raise BadInputError(
+            "a file beside the weights cannot be read", seen=f"{path}: {body!r:.200}",
+            next="copy the folder again from where it was made",
+        )  # fmt: skip
+    return body
+
+
 def origin_of(source: str, folder: Path) -> dict[str, Any]:
     """Which checkpoint of which run the weights in `folder` are, what that was made from, and the marks on it."""
     made_from = read_provenance(folder) or {}
@@ -266,7 +280,7 @@ def origin_of(source: str, folder: Path) -> dict[str, Any]:
     under = {"name": base, "digest": model_digest(base)} if base is not None else None
     checkpoint = checkpoint_sha256(folder) if (folder / STATE).is_file() else None
     run = Path(source) / "run.json"
-    told = json.loads(run.read_text(encoding="utf-8")) if run.is_file() else {}
+    told = _mapping_in(run) if run.is_file() else {}
     return {
         "type": "lpt.export/1", "source": str(folder), "checkpoint_sha256": checkpoint, "base": under,
         "quantisation": quantisation_of(folder), "run_id": made_from.get("run_id"),

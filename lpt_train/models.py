@@ -23,8 +23,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from lpt_train.adapter_folder import adapter_base, quantisation_of
-from lpt_train.checkpoint_folders import latest
+from lpt_train.adapter_folder import PROVENANCE, adapter_base, quantisation_of, read_provenance
+from lpt_train.checkpoint_folders import STATE, latest
 from lpt_train.disk import WRITE_ERRORS, cannot_save
 from lpt_train.quantised import rounded_to_4bit
 from lpt_train.reward_head import has_reward_head
@@ -77,12 +77,21 @@ def placement(device: str = "auto", dtype: str = "auto") -> Placement:
 
 
 def resolve(model: str, folder: Path, *, seed: int = 0) -> str:
-    """The path or hub name to load: a run's folder is its last checkpoint, and `tiny` is made under `folder` first."""
+    """The path or hub name to load: a run's folder is its last checkpoint, and `tiny` is made under `folder` first.
+
+    Raises `BadInputError` for a checkpoint whose files are not as they were written: it would be trained from or
+    measured under the name of a run that is not its own.
+    """
+    from lpt_train.checkpoint import verify_files  # which is built on adapters, and they on this module
+
     if (Path(model) / "run.json").is_file():
         newest = latest(Path(model) / "checkpoints")
         if newest is None:
             raise BadInputError("the run has no checkpoint", seen=model, next="resume the run, or give another model")
+        verify_files(newest)
         return str(newest)
+    if (Path(model) / STATE).is_file():
+        verify_files(Path(model))
     if model != "tiny":
         return model
     target = make_folder(folder) / "tiny"
@@ -176,11 +185,24 @@ def load_adapter(model: str) -> PeftModel:
     if base is None:
         raise BadInputError("the folder holds no adapter", seen=model, next="give the folder of adapter_config.json")
     refuse_pickles(model, Path(model))
+    check_base(model, base)
     under = load_model(base)
     if (quantisation := quantisation_of(model)) is not None:
         under = rounded_to_4bit(under, quantisation)
     with in_three_parts(model, "adapter"):
         return read_adapter_over(under, model)
+
+
+def check_base(adapter: str, base: str) -> None:
+    """Raise `RefusedError` when the weights under an adapter of ours are others than those it was trained over."""
+    own = Path(adapter) / PROVENANCE
+    told = ((read_provenance(adapter) or {}).get("model") or {}).get("digest") if own.is_file() else None
+    if told is not None and told != (found := model_digest(base)):
+        raise RefusedError(
+            "the weights under the adapter are not those that it was trained over",
+            seen=f"{base} has the digest {found[:16]}…, the adapter in {adapter} says {str(told)[:16]}…",
+            next="put the model back as it was, or correct base_model_name_or_path in adapter_config.json",
+        )  # fmt: skip
 
 
 def stored_dtype(model: str) -> torch.dtype:

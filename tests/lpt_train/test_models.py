@@ -23,6 +23,7 @@ from lpt_train.models import (
     placement,
     resolve,
 )
+from lpt_train.plan.shape import read_shape
 from lpt_train.tiny import PAD, START, STOP, byte_tokenizer, make_tiny
 from manifests.errors import BadInputError, RefusedError, UsageError
 
@@ -237,6 +238,29 @@ def test_an_adapter_that_names_no_base_is_bad_input(tmp_path, text):
     for load in (load_model, load_tokenizer):
         with pytest.raises(BadInputError, match="does not say what it was trained on"):
             load(str(tmp_path))
+
+
+def test_an_adapter_over_other_weights_than_it_was_trained_over_is_refused(tiny, tmp_path):
+    base = _changed(tiny, tmp_path / "base", lambda weights: None)
+    adapter = tmp_path / "adapter"
+    attach(load_model(str(base)), Lora(lora_r=2)).save_pretrained(adapter, save_embedding_layers=False)
+    (adapter / "lpt.json").write_text(json.dumps({"model": {"name": str(base), "digest": model_digest(base)}}))
+    load_model(str(adapter))
+    weights = load_file(base / "model.safetensors")
+    weights["model.norm.weight"] += 1
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RefusedError, match="not those that it was trained over"):
+        load_model(str(adapter))
+
+
+def test_adapters_that_are_each_others_base_are_bad_input(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder, base in ((one, other), (other, one)):
+        folder.mkdir()
+        (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    for load in (load_model, load_tokenizer, model_digest, read_shape):
+        with pytest.raises(BadInputError, match="its own base"):
+            load(str(one))
 
 
 def test_an_adapter_may_lie_just_below_the_root(monkeypatch):
