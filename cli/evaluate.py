@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.attempts import check_scores
-from cli.options import CatalogDir, Json, examples, numbers_of
+from cli.options import CatalogDir, Json, Seed, examples, numbers_of
 from cli.output import as_json, say, table, tell_head
 from manifests.errors import UsageError
 from manifests.files import write_atomic
@@ -80,7 +80,7 @@ def evaluate(
     ] = False,
     scores: ScoresFile = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Completions sampled at the same time.")] = 256,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of items and of sampling.")] = 0,
+    seed: Seed = 0,
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:

@@ -29,6 +29,7 @@ ConfigFile = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting on top of the file; repeatable.")
 ]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of what is drawn: items, token ids, samples.")]
 Layout = Annotated[
     str | None,
     typer.Option(
@@ -148,13 +149,15 @@ def settings(pairs: Sequence[str] | None, file: Path | None) -> dict[str, object
 def _yaml_mapping(file: Path) -> dict[str, object]:
     import yaml
 
+    from manifests.policy_yaml import StrictLoader
+
     try:
-        loaded = yaml.safe_load(file.read_text("utf-8"))
+        loaded = yaml.load(file.read_text("utf-8"), Loader=StrictLoader)  # a SafeLoader without repeated keys
     except OSError as problem:
         raise UsageError(
             "the configuration file cannot be read", seen=f"{file}: {problem.strerror}", next="--config FILE.yaml"
         ) from problem
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+    except (yaml.YAMLError, ValueError) as problem:
         raise UsageError("the configuration file is no YAML", seen=problem, next=f"mend {file}") from problem
     if not isinstance(loaded, dict):
         raise UsageError("a configuration is a mapping", seen=f"{file} holds {loaded!r:.80}", next="key: value lines")

@@ -8,6 +8,7 @@ for `sft` records, whether the reply is the recorded one (`matching`).
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -160,9 +161,16 @@ def check_asked(
 
 
 def check_sampling(temperature: float, k: int) -> None:
-    """Raise `UsageError` for several samples that are one."""
+    """Raise `UsageError` for a temperature at which nothing can be sampled, or several samples that are one."""
     if k < 1 or (temperature == 0 and k > 1):
         raise UsageError("k greedy samples are the same one", seen=f"k={k}", next="give a temperature above 0, or k=1")
+    check_temperature(temperature)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise `UsageError` for a temperature at which nothing can be sampled."""
+    if not 0 <= temperature < math.inf:
+        raise UsageError("a temperature is a finite number", seen=temperature, next="give one of 0 (greedy) or above")
 
 
 def choose(tasks: Sequence[T], n: int | None, seed: int) -> list[T]:
