@@ -17,7 +17,7 @@ EXAMPLES = examples(
     "lpt data clean corpus.jsonl --out clean.parquet",
     "lpt data clean chats.jsonl --out clean.jsonl --preset sft --secrets mask",
     "lpt data clean pages/ --out clean.jsonl.zst --languages en,zh --rules gopher,-gopher.bullets,pii",
-    "lpt data clean corpus.jsonl --out clean.jsonl --config rules.yaml   # limits: {gopher.words: {min: 20}}",
+    "lpt data clean corpus.jsonl --out clean.jsonl --config rules.yaml   # with: limits: {gopher.words: {min: 20}}",
     "lpt sql \"select reason, count(*) from v_decision where action = 'rewrite' group by 1\"",
 )
 

@@ -8,8 +8,9 @@ import json
 import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from manifests.errors import LptError
@@ -59,7 +60,7 @@ def table(
     """A table for people. Cells are text as it is, with control characters made visible.
 
     Where the screen is too narrow, prose is broken between words and names stay whole. On stdout, a table whose cells
-    would be chopped all the same becomes a list with a field on each line; a pipe or a file gets rows as wide as they are.
+    would be chopped all the same becomes a list with a field on each line; a pipe gets rows as wide as they are.
     """
     cells = [[cell if _is_text(cell) else clean(shown(cell)) for cell in row] for row in rows]
     heads = [clean(column) for column in columns]
@@ -132,7 +133,10 @@ def _as_list(heads: Sequence[str], cells: Sequence[Sequence[Any]]) -> Any:
     found = Text()
     for number, row in enumerate(cells, 1):
         found.append(f"row {number}\n" if number == 1 else f"\n\nrow {number}\n", style="bold")
-        fields = [Text.assemble((f"{head:<{wide}}  ", "dim"), one_line(str(cell))) for head, cell in zip(heads, row)]
+        fields = [
+            Text.assemble((f"{head:<{wide}}  ", "dim"), one_line(str(cell)))
+            for head, cell in zip(heads, row, strict=True)
+        ]
         found.append_text(Text("\n").join(fields))
     return found
 
@@ -224,6 +228,18 @@ def one_line(text: str) -> str:
 def most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     """Counts by name, the largest first: a record that is read back has its names in the order of the alphabet."""
     return sorted(counts.items(), key=lambda named: (-named[1], named[0]))
+
+
+@contextlib.contextmanager
+def waiting(text: str, seconds: float = 2.0) -> Iterator[None]:
+    """Say `text` where what is done inside takes longer than `seconds`: nobody should have to guess at silence."""
+    timer = threading.Timer(seconds, say, [text], {"style": "dim"})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Progress_:

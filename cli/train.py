@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from cli.options import CatalogDir, Json, examples, settings
-from cli.output import as_json, say, table, tell_head
+from cli.output import as_json, say, table, tell_head, waiting
 from cli.processes import one_voice
 from cli.run_shown import StepLine, show_run
 from manifests.errors import UsageError
@@ -18,6 +20,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 app = typer.Typer(help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
+
+
+class SettingsCommand(TyperCommand):
+    """A command whose settings are given by --set; one that is typed as an option of its own is told so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As every command does, after a look for ``--learning_rate 1e-4`` and its like."""
+        from lpt_train.algorithms import ALGORITHMS
+        from lpt_train.config import option_names
+
+        known = {name for parameter in self.params for name in parameter.opts}
+        for at, given in enumerate(args):
+            option, equals, value = given.partition("=")
+            name = option[2:].replace("-", "_")
+            if given.startswith("--") and option not in known and name in option_names(ALGORITHMS[self.name].config):
+                typed = value if equals else next(iter(args[at + 1 : at + 2]), "")
+                typed = "true" if typed[:2] in ("", "--") else typed
+                raise UsageError(f"{name} is a setting", seen=given, next=f"--set {name}={typed}")
+        return super().parse_args(ctx, args)
+
 
 Admitted = Annotated[
     str | None,
@@ -91,7 +113,7 @@ GRPO_EXAMPLES = examples(
 )
 
 
-@app.command("sft", epilog=SFT_EXAMPLES)
+@app.command("sft", cls=SettingsCommand, epilog=SFT_EXAMPLES)
 def sft(
     model: Model,
     out: Out,
@@ -110,9 +132,7 @@ def sft(
 
     typed = settings(set_, config)
     made = from_mapping(SFTConfig, typed | {"model": model})
-    from lpt_train.sft import train
-
-    _run(_by(engine, train), made, typed, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(_loop("sft", engine), made, typed, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 def _preference(algorithm: str, summary: str) -> None:
@@ -146,15 +166,12 @@ def _preference(algorithm: str, summary: str) -> None:
         one_of("--loss", loss, losses)
         typed = settings(set_, config)
         made = from_mapping(PreferenceConfig, typed | {"model": model, "loss_type": loss})
-        from lpt_train.preference import train
-
-        _run(
-            _by(engine, train), made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json
-        )
+        train = _loop("preference", engine)
+        _run(train, made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
     command.__annotations__["loss"] = Annotated[str, typer.Option("--loss", help=loss_help)]
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
-    app.command(algorithm, epilog=command_examples)(command)
+    app.command(algorithm, cls=SettingsCommand, epilog=command_examples)(command)
 
 
 _preference("dpo", "Direct preference optimisation on admitted pairs; --loss ipo, hinge and robust are its variants.")
@@ -163,7 +180,7 @@ _preference("cpo", "CPO on admitted pairs: no reference model, a supervised loss
 _preference("orpo", "ORPO on admitted pairs: odds ratios and a supervised loss, no reference model.")
 
 
-@app.command("kto", epilog=KTO_EXAMPLES)
+@app.command("kto", cls=SettingsCommand, epilog=KTO_EXAMPLES)
 def kto(
     model: Model,
     out: Out,
@@ -183,12 +200,10 @@ def kto(
 
     typed = settings(set_, config)
     made = from_mapping(KTOConfig, typed | {"model": model})
-    from lpt_train.kto import train
-
-    _run(_by(engine, train), made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(_loop("kto", engine), made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
-@app.command("reward", epilog=REWARD_EXAMPLES)
+@app.command("reward", cls=SettingsCommand, epilog=REWARD_EXAMPLES)
 def reward_model(
     model: Model,
     out: Out,
@@ -207,12 +222,10 @@ def reward_model(
 
     typed = settings(set_, config)
     made = from_mapping(RewardConfig, typed | {"model": model})
-    from lpt_train.reward import train
-
-    _run(train, made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(_loop("reward"), made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
-@app.command("grpo", epilog=GRPO_EXAMPLES)
+@app.command("grpo", cls=SettingsCommand, epilog=GRPO_EXAMPLES)
 def grpo(
     model: Model,
     out: Out,
@@ -238,9 +251,7 @@ def grpo(
 
     typed = settings(set_, config)
     made = from_mapping(GRPOConfig, typed | {"model": model} | ({"reward": reward} if reward else {}))
-    from lpt_train.grpo import train
-
-    _run(train, made, typed, "rlvr", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    _run(_loop("grpo"), made, typed, "rlvr", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
@@ -254,13 +265,16 @@ def show_settings(
     table(["setting", "default", ""], described(ALGORITHMS[algorithm].config), to_stdout=True)
 
 
-def _by(engine: str, train: Callable[..., Any]) -> Callable[..., Any]:
-    """What trains: a loop of ours, or TRL over the same split and options."""
-    if engine == "lean":
-        return train
-    from lpt_train.engines import trl
+def _loop(name: str, engine: str = "lean") -> Callable[..., Any]:
+    """What trains: a loop of ours, or TRL over the same split and options. Torch takes seconds to load
+    and is loaded when it is called: what is wrong with the options or the split is said before."""
 
-    return trl.train
+    def train(*given: Any, **more: Any) -> Any:
+        with waiting("loading torch and what trains …"):
+            module = import_module("lpt_train.engines.trl" if engine == "trl" else f"lpt_train.{name}")
+        return module.train(*given, **more)
+
+    return train
 
 
 def _run(
