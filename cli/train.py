@@ -126,8 +126,9 @@ _add(
 
 @app.command(
     "dpo",
+    cls=SettingsCommand,
     epilog=examples(
-        "lpt train dpo --admitted pairs:train --eval pairs:calibration --model runs/sft --out runs/dpo",
+        "lpt train dpo --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/dpo",
         "lpt train dpo --admitted pairs:train --model ./model --out runs/ipo --loss ipo --set beta=0.3",
     ),
 )
@@ -157,7 +158,7 @@ def dpo(
 def _pairs(algorithm: str) -> tuple[str, str]:
     start = f"lpt train {algorithm} --admitted pairs:train"
     return (
-        f"{start} --eval pairs:calibration --model runs/sft --out runs/{algorithm}",
+        f"{start} --eval pairs:validation --model runs/sft --out runs/{algorithm}",
         f"{start} --model ./model --out runs/{algorithm} --set beta=0.3",
     )
 
