@@ -24,7 +24,7 @@ _STYLE = (
     "td.name,th.name{text-align:left;padding-left:0}"
     ".axes{display:grid;grid-template-columns:auto minmax(0,1fr);gap:.2rem .5rem;font-size:.85rem;color:#555}"
     ".up{display:flex;flex-direction:column;justify-content:space-between;text-align:right}"
-    ".across{display:flex;justify-content:space-between}"
+    ".across{display:flex;justify-content:space-between;gap:.6rem;text-align:center}"
     ".curve,.range,.ideal{fill:none;stroke-width:2}.ideal{stroke:#999;stroke-dasharray:6 5}.range{stroke-width:1.5}"
     ".c0{stroke:#0b62a4;fill:#0b62a4}.c1{stroke:#c2500e;fill:#c2500e}.c2{stroke:#3a7d34;fill:#3a7d34}"
     "polyline.c0,polyline.c1,polyline.c2{fill:none}.key{font-weight:bold}.dim{color:#666}"
