@@ -98,6 +98,10 @@ def evaluate(
         pass_at=numbers_of(pass_at, "--pass-at"), seed=seed, max_completion_length=max_tokens, max_length=max_length,
         domain_column=domain_column, batch_size=batch_size, drift=drift,
     )  # fmt: skip
+    if baseline == "tiny" and (Path(model) / "tiny").is_dir():
+        say(
+            f"a tiny is made anew from --seed; the one that {model} began with: --baseline {model}/tiny", style="yellow"
+        )
     models = [name for name in (baseline, model) if name is not None]
     progress = Progress_()
     reports = evaluate_splits(models, splits, options, catalog=opened, watch=progress)
@@ -144,7 +148,8 @@ def show_paired(paired: Any, name: str = "accuracy") -> None:
     say(
         f"{name} {paired.before:.3f} → {paired.after:.3f} on the same {paired.n:,} items: "
         f"difference {paired.difference:+.3f}, "
-        f"95 % interval {paired.low:+.3f} … {paired.high:+.3f} (gained {paired.gained}, lost {paired.lost}{test})",
+        f"95 % interval {paired.low:+.3f} … {paired.high:+.3f} "
+        f"(better on {paired.gained:,}, worse on {paired.lost:,}{test})",
         style="bold green" if better else None,
     )
 

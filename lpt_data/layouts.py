@@ -324,8 +324,9 @@ def told_apart(columns: Sequence[str], read_as: Layout) -> str:
     own = [one for one in LAYOUTS.values() if any(present.issuperset(need) for need in one.columns)]
     if not own or read_as in own:
         return f"check the file, or choose another layout with --layout (it was read as {read_as.name})"
+    looks = _closest(own, present)[0].name
     return (
-        f"it looks like {_closest(own, present)[0].name}, and was read as {read_as.name} like the first file: the files "
+        f"it looks like {looks}, and was read as {read_as.name} like the first file: the files "
         "of one command share a layout, so run it for each by itself; `lpt data mix` brings them together"
     )
 
