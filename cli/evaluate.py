@@ -11,7 +11,7 @@ import typer
 
 from cli.attempts import check_scores
 from cli.options import CatalogDir, Json, Seed, examples, numbers_of
-from cli.output import as_json, say, table, tell_head
+from cli.output import Progress_, as_json, say, table, tell_head, waiting
 from manifests.errors import UsageError
 from manifests.files import write_atomic
 
@@ -87,18 +87,26 @@ def evaluate(
     """Measure a model on admitted splits, and record it. rlvr: accuracy, pass@k, majority votes. sft, text: loss,
     perplexity and bits per byte, by domain. preference: which side is likelier. --baseline adds paired differences."""
     from lpt_train.admitted import load_split
-    from lpt_train.evaluate import EvalOptions, evaluate_splits
     from manifests.catalog import Catalog
 
     check_scores(scores)
     opened = Catalog.open(catalog)
+    splits = [load_split(ref, catalog=opened) for ref in admitted]
+    with waiting("loading torch …"):
+        from lpt_train.evaluate import EvalOptions, evaluate_splits
     options = EvalOptions(
         reward=reward, match=match, n=n, temperature=temperature, k=k,
         pass_at=numbers_of(pass_at, "--pass-at"), seed=seed, max_completion_length=max_tokens, max_length=max_length,
         domain_column=domain_column, batch_size=batch_size, drift=drift,
     )  # fmt: skip
+    if baseline == "tiny" and (Path(model) / "tiny").is_dir():
+        say(
+            f"a tiny is made anew from --seed; the one that {model} began with: --baseline {model}/tiny", style="yellow"
+        )
     models = [name for name in (baseline, model) if name is not None]
-    reports = evaluate_splits(models, [load_split(ref, catalog=opened) for ref in admitted], options, catalog=opened)
+    progress = Progress_()
+    reports = evaluate_splits(models, splits, options, catalog=opened, watch=progress)
+    progress.close()
     if scores is not None:
         _write_scores(scores, model, reports)
     tell_head(opened)
@@ -141,7 +149,8 @@ def show_paired(paired: Any, name: str = "accuracy") -> None:
     say(
         f"{name} {paired.before:.3f} → {paired.after:.3f} on the same {paired.n:,} items: "
         f"difference {paired.difference:+.3f}, "
-        f"95 % interval {paired.low:+.3f} … {paired.high:+.3f} (gained {paired.gained}, lost {paired.lost}{test})",
+        f"95 % interval {paired.low:+.3f} … {paired.high:+.3f} "
+        f"(better on {paired.gained:,}, worse on {paired.lost:,}{test})",
         style="bold green" if better else None,
     )
 
@@ -157,7 +166,8 @@ def _notes(evaluation: Any) -> list[str]:
 
 def _numbers(measure: Any) -> tuple[float, str, int]:
     exact = measure.low == measure.high == measure.value
-    return measure.value, "" if exact else f"{measure.low:.4g} – {measure.high:.4g}", measure.n
+    value = int(measure.value) if measure.name == "tokens" else measure.value
+    return value, "" if exact else f"{measure.low:.4g} – {measure.high:.4g}", measure.n
 
 
 def _write_scores(path: Path, model: str, reports: Sequence[Any]) -> None:

@@ -8,8 +8,9 @@ import json
 import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from manifests.errors import LptError
@@ -35,6 +36,11 @@ def say(text: str = "", *, style: str | None = None) -> None:
     _console().print(clean(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+def say_short(text: str) -> None:
+    """Talk that is cut with … where the screen ends, such as an excerpt of a row."""
+    _console().print(clean(text), markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+
+
 def data(text: str) -> None:
     """Print data: stdout, nothing added. Lone surrogates, which no stream can encode, become ``?``.
 
@@ -51,21 +57,88 @@ def as_json(body: Mapping[str, Any]) -> None:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None, to_stdout: bool = False
 ) -> None:
-    """A table for people. Cells are text as it is, with control characters made visible."""
+    """A table for people. Cells are text as it is, with control characters made visible.
+
+    Where the screen is too narrow, prose is broken between words and names stay whole. On stdout, a table whose cells
+    would be chopped all the same becomes a list with a field on each line; a pipe gets rows as wide as they are.
+    """
+    cells = [[cell if _is_text(cell) else clean(shown(cell)) for cell in row] for row in rows]
+    heads = [clean(column) for column in columns]
+    if not to_stdout:
+        _console().print(_grid(heads, cells, title))
+        return
+    held = io.StringIO()
+    console = _console(sys.stdout, held)
+    prose, least = _widths(heads, cells)
+    if not console.is_terminal:
+        console.width = max(console.width, sum(prose) + 3 * len(prose))
+    elif sum(least) + 3 * (len(least) - 1) > console.width:
+        cells = [[_short_digest(cell) for cell in row] for row in cells]
+        prose, least = _widths(heads, cells)
+    if console.is_terminal and sum(least) + 3 * (len(least) - 1) > console.width:
+        console.print(_as_list(heads, cells), soft_wrap=True)
+    else:
+        console.print(_grid(heads, cells, title))
+    _print(held.getvalue().removesuffix("\n"))
+
+
+# A column of prose may be broken into lines of this many characters before its table becomes a list.
+PROSE = 16
+HEX_DIGITS = frozenset("0123456789abcdef")
+
+
+def _is_text(cell: Any) -> bool:
+    return type(cell).__module__ == "rich.text"
+
+
+def _grid(heads: Sequence[str], cells: Sequence[Sequence[Any]], title: str | None) -> Any:
+    """The table of rich: columns without a space in any cell are the last to be made narrower."""
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, header_style="bold")
-    for column in columns:
-        grid.add_column(clean(column), overflow="fold")
-    for row in rows:
-        grid.add_row(*(cell if isinstance(cell, Text) else Text(clean(shown(cell))) for cell in row))
-    if not to_stdout:
-        _console().print(grid)
-        return
-    held = io.StringIO()
-    _console(sys.stdout, held).print(grid)
-    _print(held.getvalue().removesuffix("\n"))
+    for at, head in enumerate(heads):
+        whole = not any(" " in str(row[at]) for row in cells)
+        grid.add_column(head, overflow="fold", no_wrap=whole)
+    for row in cells:
+        grid.add_row(*(cell if _is_text(cell) else Text(cell) for cell in row))
+    return grid
+
+
+def _widths(heads: Sequence[str], cells: Sequence[Sequence[Any]]) -> tuple[list[int], list[int]]:
+    """Of each column the width of its widest line, and the least that leaves names whole and prose readable."""
+    from rich.cells import cell_len
+
+    full, least = [], []
+    for at, head in enumerate(heads):
+        lines = [line for row in cells for line in str(row[at]).splitlines()]
+        widest = max(map(cell_len, lines), default=0)
+        full.append(max(widest, cell_len(head)))
+        words = any(" " in line for line in lines)
+        least.append(max(max(map(len, head.split()), default=0), min(widest, PROSE) if words else widest))
+    return full, least
+
+
+def _short_digest(cell: Any) -> Any:
+    """A digest of 64 digits as its first 16, which every command takes in its place; anything else as it is."""
+    text = str(cell)
+    return f"{text[:16]}…" if len(text) == 64 and HEX_DIGITS.issuperset(text) else cell
+
+
+def _as_list(heads: Sequence[str], cells: Sequence[Sequence[Any]]) -> Any:
+    """Rows below each other, a field on each line, for what no table has room for."""
+    from rich.text import Text
+
+    wide = max(map(len, heads))
+    found = Text()
+    for number, row in enumerate(cells, 1):
+        found.append(f"row {number}\n" if number == 1 else f"\n\nrow {number}\n", style="bold")
+        fields = [
+            Text.assemble((f"{head:<{wide}}  ", "dim"), one_line(str(cell)))
+            for head, cell in zip(heads, row, strict=True)
+        ]
+        found.append_text(Text("\n").join(fields))
+    return found
 
 
 def styled(text: str, style: str) -> Any:
@@ -73,6 +146,18 @@ def styled(text: str, style: str) -> Any:
     from rich.text import Text
 
     return Text(text, style=style)
+
+
+def disjoint(proven: Iterable[tuple[str, str, str, int]]) -> None:
+    """What pairs of splits share, each ``(a, b, by, how many)``; all that is nothing takes one line."""
+    none: dict[str, None] = {}
+    for a, b, by, shared in proven:
+        if shared:
+            say(f"{a} ∩ {b} by {by}: {shared:,}", style="bold red")
+        else:
+            none[by] = None
+    if none:
+        say(f"recomputed: two splits share no {', no '.join(none)}")
 
 
 def error(problem: LptError, *, json_too: bool) -> None:
@@ -103,6 +188,18 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def duration(seconds: float) -> str:
+    """A time as people say it: ``0.4 s``, ``37 s``, ``4 min 10 s``, ``2 h 5 min``."""
+    if not math.isfinite(seconds):
+        return "?"
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 1 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
 def tell_notes(catalog: Any) -> None:
     """Say what the catalog wants known: an index that is busy, one that was damaged and made again."""
     for note in catalog.notes:
@@ -126,6 +223,23 @@ def clean(text: str) -> str:
 def one_line(text: str) -> str:
     """The text with every run of white space as one space."""
     return " ".join(text.split())
+
+
+def most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Counts by name, the largest first: a record that is read back has its names in the order of the alphabet."""
+    return sorted(counts.items(), key=lambda named: (-named[1], named[0]))
+
+
+@contextlib.contextmanager
+def waiting(text: str, seconds: float = 2.0) -> Iterator[None]:
+    """Say `text` where what is done inside takes longer than `seconds`: nobody should have to guess at silence."""
+    timer = threading.Timer(seconds, say, [text], {"style": "dim"})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Progress_:
