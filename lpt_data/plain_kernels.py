@@ -194,8 +194,8 @@ def folded(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The taken texts of each row (bool [m]) folded as `lpt_data.folding` does, a line feed between two.
 
-    Returns what is hashed, its cuts and lengths as `_framed` does, and which rows hold characters that `_is_simple` does
-    not know and are left out: bool [n].
+    Returns what is hashed, its cuts and lengths as `_framed` does, and which rows hold characters that `_is_simple`
+    does not know and are left out: bool [n].
     """
     rows = len(first) - 1
     out = np.empty((ends - starts).sum() + len(starts) + rows * (len(before) + 2 * BLOCK) + WIDTH, np.uint8)

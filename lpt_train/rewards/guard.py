@@ -61,7 +61,7 @@ class Guarded:
     def ask_many(self, function: str, calls: Sequence[tuple[str, ...]]) -> list[tuple[Any, str]]:
         """Answer calls of ``score(completion, answer)`` or of a function of the answer; (value, reason) each."""
         pairs = calls if calls and len(calls[0]) == 2 else [("", *call) for call in calls]
-        return self.guard.ask(self.name, function, [Item(*pair, self.name) for pair in pairs])
+        return self.guard.ask(self.name, function, [Item(pair[0], pair[1], self.name) for pair in pairs])
 
     def score(self, completion: str, answer: str) -> float | None:
         """The reward of a completion, None when it could not be scored."""
