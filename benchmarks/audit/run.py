@@ -42,7 +42,8 @@ LPT = [sys.executable, "-c", "from cli.main import run; run()"]
 READ = """
 import sys
 from lpt_data.dataset import Dataset
-for batch in Dataset.open([sys.argv[1]], kind=sys.argv[2]).record_batches(plain=True):
+from manifests.canon import kind_of
+for batch in Dataset.open([sys.argv[1]], kind=kind_of(sys.argv[2])).record_batches(plain=True):
     batch.plain is None or batch.plain.ids
 """
 TARGET = 50_000  # rows a second

@@ -62,8 +62,9 @@ class Verifier(Protocol):
     """The judge that will score rollouts.
 
     Optional: `gold_completion(answer) -> str | None` writes a completion that must score 1, `wrong_completion(answer)`
-    one that must score 0; `ask_many(function, calls)` answers many calls with (value, reason why there is none) each,
-    which is how a verifier that may hang or die is lent.
+    one that must score 0; `may_pay(completion, answer)` says False only where `score` does not pay;
+    `ask_many(function, calls)` answers many calls with (value, reason why there is none) each, which is how a verifier
+    that may hang or die is lent.
     """
 
     def parse_gold(self, answer: str) -> bool:

@@ -148,6 +148,8 @@ def _judge_rows(
     bad = any(trial.faulty for trial in trials.values())
     dead = {answer for answer, trial in trials.items() if not trial.live}
     live = [place for place in places if tasks.answers[place] not in dead] if dead else places
+    if (may_pay := getattr(verifier, "may_pay", None)) is not None:
+        live = [place for place in live if may_pay(tasks.echoes[place], tasks.answers[place])]
     said = ask(verifier, "score", [(tasks.echoes[place], tasks.answers[place]) for place in live])
     paid = {place: reply for place, reply in zip(live, said, strict=True) if reply.value or reply.reason}
     for place in places if bad else paid:

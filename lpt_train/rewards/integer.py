@@ -113,8 +113,11 @@ def gold(answer: str) -> int | None:
     return int(value) if value is not None and value.denominator == 1 else None
 
 
-def _may_say(completion: str, expected: int) -> bool:
-    """Whether an integer may stand in a completion: its last digits do, whatever commas it has, or a fraction does."""
+def may_pay(completion: str, answer: str) -> bool:
+    """Whether the gold integer may stand in a completion: its last digits do, whatever commas it has, or a fraction."""
+    expected = gold(answer)
+    if expected is None:
+        return False
     return str(expected)[-3:].lstrip("-") in completion or "/" in completion or "frac" in completion
 
 
@@ -123,7 +126,7 @@ def score(completion: str, answer: str) -> float | None:
     expected = gold(answer)
     if expected is None:
         return None
-    return 1.0 if _may_say(completion, expected) and read_number(completion) == expected else 0.0
+    return 1.0 if may_pay(completion, answer) and read_number(completion) == expected else 0.0
 
 
 def parse_gold(answer: str) -> bool:
@@ -165,4 +168,5 @@ VERIFIER = Verifier(
         Canary("#### 72", "seventy-two", None),
     ),
     committed=committed,
+    may_pay=may_pay,
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ftfy.badness import MOJIBAKE_CATEGORIES
 
-from lpt_data.clean import marks, measure
+from lpt_data.clean import marks, measure, words
 from lpt_data.clean.measure import as_bytes, tidied
 from lpt_data.clean.outcome import KEEP, Document
 from lpt_data.clean.table import RULES
@@ -136,13 +136,13 @@ def test_the_words_of_a_text_are_those_of_its_lines():
             line = "".join(rng.choice(odd) + rng.choice(spaces) for _ in range(rng.randrange(0, 9)))
             lines.append(line.encode()[:60].decode("utf-8", "ignore"))
         text = "\n".join(lines)
-        facts, words, sizes = measure.measure(_bytes(text))
+        facts, hashes, sizes = measure.measure(_bytes(text))
         each = [measure.measure(_bytes(line)) for line in lines]
-        assert words.tolist() == [word for one in each for word in one[1].tolist()], text
+        assert hashes.tolist() == [word for one in each for word in one[1].tolist()], text
         assert sizes.tolist() == [size for one in each for size in one[2].tolist()]
         for name in ("word_chars", "hashes", "ellipses", "lines", "bullet_lines", "ellipsis_lines", "terminal_lines",
                      "short_lines", "sentences", "curly_brackets", "unspaced_words"):  # fmt: skip
             assert getattr(facts, name) == sum(getattr(one[0], name) for one in each), (name, text)
         assert facts.chars == len(text)
         assert facts.line_feeds == len(lines) - 1
-        assert facts.stop_words == len(set(re.findall(r"[^\W\d_]+", text.lower())) & set(measure.STOP_WORDS))
+        assert facts.stop_words == len(set(re.findall(r"[^\W\d_]+", text.lower())) & set(words.STOP_WORDS))

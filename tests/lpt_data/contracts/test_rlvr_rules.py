@@ -111,6 +111,31 @@ def test_rows_of_a_verifier_that_is_not_given_are_counted_and_the_others_judged(
     assert set(found.asked.values()) == {2}
 
 
+def test_a_prompt_that_the_verifier_says_it_cannot_pay_is_not_sent_and_counts_as_tested():
+    scored = []
+
+    class Looking:
+        def parse_gold(self, answer):
+            return True
+
+        def score(self, completion, answer):
+            scored.append(completion)
+            return float(self.may_pay(completion, answer) and completion.endswith(answer))
+
+        def may_pay(self, completion, answer):
+            return answer in completion
+
+    prompts = ["is it 7", "no number", "7 it is"]
+    records = [
+        {"prompt": [{"role": "user", "content": text}], "answer": "7", "verifier": "looking"} for text in prompts
+    ]
+    found = judge(_batch(*records), {"looking": Looking()}, {})
+    assert [text for text in scored if text in prompts] == ["is it 7", "7 it is"]
+    echo = "rlvr.verifier.echo_accepted_share"
+    assert found.faults == [(0, echo, "prompt repeated as the answer: scores 1")]
+    assert found.asked[echo] == 3
+
+
 def test_could_not_score_is_no_acceptance():
     class Unsure:
         def parse_gold(self, answer):

@@ -197,6 +197,7 @@ def test_the_last_number_is_the_last_of_all_wherever_the_search_begins(text):
 @settings(max_examples=500, deadline=None)
 def test_a_completion_that_cannot_say_the_gold_does_not_say_it(text, gold):
     assert integer.score(text, str(gold)) == float(integer.read_number(text) == gold)
+    assert integer.may_pay(text, str(gold)) or integer.read_number(text) != gold
 
 
 @given(st.integers(-(10**9), 10**9))
