@@ -112,3 +112,14 @@ def test_a_column_of_conversations_names_no_domains(place, model):
 
 def test_a_value_that_is_empty_is_shown(place, model):
     refused(invoke("eval", "--admitted", "", "--model", model, cwd=place), 2, "seen: ''")
+
+
+def test_a_checkpoint_that_was_changed_is_not_measured_as_its_run(place, model, tmp_path):
+    trained = ("train", "sft", "--admitted", "chats:train", "--model", model, "--out", tmp_path / "run")
+    assert invoke(*trained, "--set", "max_steps=1", "--json", cwd=place).code == 0
+    (weights,) = (tmp_path / "run").rglob("adapter_model.safetensors")
+    asked = ("eval", "--admitted", "chats:train", "--model")
+    assert invoke(*asked, tmp_path / "run", cwd=place).code == 0
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    for folder in (tmp_path / "run", weights.parent):
+        refused(invoke(*asked, folder, cwd=place), 5, "a checkpoint is damaged", weights.name)
