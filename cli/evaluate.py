@@ -109,8 +109,7 @@ def evaluate(
     if json:
         bodies = [_body(report) for report in reports]
         as_json(bodies[0] if len(bodies) == 1 else {"splits": bodies})
-        return
-    for report in reports:
+    for report in () if json else reports:
         show(report)
 
 
