@@ -338,7 +338,6 @@ def exit_code(body: dict[str, Any]) -> int:
     if body["status"] != "stopped":
         return 1
     trl = (body.get("engine") or {}).get("name") == "trl"  # which writes nothing to resume from
-    folder = Path(body["metrics_path"]).parent
     folder = shlex.quote(str(Path(body["metrics_path"]).parent))
     how = f"start a new run with --model {folder}" if trl else f"lpt train {body['algorithm']} --resume {folder}"
     say(f"stopped after step {body['steps']:,}; {how}", style="yellow")
