@@ -181,6 +181,8 @@ def verifiers() -> AbstractContextManager[Mapping[str, Any]]:
 def show_checks(checks: Sequence[Check]) -> None:
     """Every check that ran with its value, its limit and how many items it looked at, and under its name what was seen;
     the red ones carry a command."""
+    from manifests.policy_reasons import reason_of
+
     table(
         ["status", "check", "value", "allowed", "n"],
         [
@@ -198,6 +200,8 @@ def show_checks(checks: Sequence[Check]) -> None:
     for check in checks:
         if check.status in ("warn", "fail", "error") or (check.status == "skipped" and check.required):
             say(f"{check.id}: {check.next or check.detail}", style=STATUS_STYLE[check.status])
+            if why := reason_of(check.id):
+                say(f"  why it is checked: {why}", style="dim")
 
 
 def show_verdict(verdict: str, checks: Sequence[Check]) -> None:

@@ -99,10 +99,7 @@ def evaluate(
         pass_at=numbers_of(pass_at, "--pass-at"), seed=seed, max_completion_length=max_tokens, max_length=max_length,
         domain_column=domain_column, batch_size=batch_size, drift=drift,
     )  # fmt: skip
-    if baseline == "tiny" and (Path(model) / "tiny").is_dir():
-        say(
-            f"a tiny is made anew from --seed; the one that {model} began with: --baseline {model}/tiny", style="yellow"
-        )
+    _tell_other_tiny(baseline, model)
     models = [name for name in (baseline, model) if name is not None]
     progress = Progress_()
     reports = evaluate_splits(models, splits, options, catalog=opened, watch=progress)
@@ -113,9 +110,14 @@ def evaluate(
     if json:
         bodies = [_body(report) for report in reports]
         as_json(bodies[0] if len(bodies) == 1 else {"splits": bodies})
-        return
-    for report in reports:
+    for report in () if json else reports:
         show(report)
+
+
+def _tell_other_tiny(baseline: str | None, model: str) -> None:
+    """A `tiny` is made from --seed; a run has kept the one that it began with."""
+    if baseline == "tiny" and (Path(model) / "tiny").is_dir():
+        say(f"tiny is made anew here; the one that {model} began with: --baseline {model}/tiny", style="yellow")
 
 
 def show(report: Any) -> None:

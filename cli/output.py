@@ -59,27 +59,29 @@ def table(
 ) -> None:
     """A table for people. Cells are text as it is, with control characters made visible.
 
-    Where the screen is too narrow, prose is broken between words and names stay whole. On stdout, a table whose cells
-    would be chopped all the same becomes a list with a field on each line; a pipe gets rows as wide as they are.
+    Where the screen is too narrow, prose is broken between words and names stay whole; a table whose cells would be
+    chopped all the same becomes a list with a field on each line. A pipe gets rows as wide as they are.
     """
     cells = [[cell if _is_text(cell) else clean(shown(cell)) for cell in row] for row in rows]
     heads = [clean(column) for column in columns]
-    if not to_stdout:
-        _console().print(_grid(heads, cells, title))
-        return
     held = io.StringIO()
-    console = _console(sys.stdout, held)
-    prose, least = _widths(heads, cells)
-    if not console.is_terminal:
-        console.width = max(console.width, sum(prose) + 3 * len(prose))
-    elif sum(least) + 3 * (len(least) - 1) > console.width:
+    console = _console(sys.stdout, held) if to_stdout else _console()
+    between = 3 * (len(heads) - 1)
+    full, least = _widths(heads, cells)
+    if to_stdout and not console.is_terminal:
+        console.width = max(console.width, sum(full) + between)
+    elif to_stdout and sum(least) + between > console.width:
         cells = [[_short_digest(cell) for cell in row] for row in cells]
-        prose, least = _widths(heads, cells)
-    if console.is_terminal and sum(least) + 3 * (len(least) - 1) > console.width:
-        console.print(_as_list(heads, cells), soft_wrap=True)
+        full, least = _widths(heads, cells)
+    room = console.width - between
+    if sum(least) <= room:
+        console.print(_grid(heads, cells, title, _shared(full, least, room)))
+    elif console.is_terminal:
+        console.print(_as_list(heads, cells, title), soft_wrap=True)
     else:
-        console.print(_grid(heads, cells, title))
-    _print(held.getvalue().removesuffix("\n"))
+        console.print(_grid(heads, cells, title, [None] * len(heads)))
+    if to_stdout:
+        _print(held.getvalue().removesuffix("\n"))
 
 
 # A column of prose may be broken into lines of this many characters before its table becomes a list.
@@ -91,32 +93,41 @@ def _is_text(cell: Any) -> bool:
     return type(cell).__module__ == "rich.text"
 
 
-def _grid(heads: Sequence[str], cells: Sequence[Sequence[Any]], title: str | None) -> Any:
-    """The table of rich: columns without a space in any cell are the last to be made narrower."""
+def _grid(heads: Sequence[str], cells: Sequence[Sequence[Any]], title: str | None, widths: Sequence[int | None]) -> Any:
+    """The table of rich, each column as wide as `widths` says; None: as rich finds best."""
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, header_style="bold")
-    for at, head in enumerate(heads):
-        whole = not any(" " in str(row[at]) for row in cells)
-        grid.add_column(head, overflow="fold", no_wrap=whole)
+    for head, width in zip(heads, widths, strict=True):
+        grid.add_column(head, overflow="fold", width=width)
     for row in cells:
         grid.add_row(*(cell if _is_text(cell) else Text(cell) for cell in row))
     return grid
 
 
 def _widths(heads: Sequence[str], cells: Sequence[Sequence[Any]]) -> tuple[list[int], list[int]]:
-    """Of each column the width of its widest line, and the least that leaves names whole and prose readable."""
+    """Of each column the width that shows every line whole, and the least: names whole, prose broken between words."""
     from rich.cells import cell_len
 
     full, least = [], []
     for at, head in enumerate(heads):
         lines = [line for row in cells for line in str(row[at]).splitlines()]
         widest = max(map(cell_len, lines), default=0)
+        words = any(" " in line.strip() for line in lines)
         full.append(max(widest, cell_len(head)))
-        words = any(" " in line for line in lines)
-        least.append(max(max(map(len, head.split()), default=0), min(widest, PROSE) if words else widest))
+        least.append(max(max(map(cell_len, head.split()), default=0), min(widest, PROSE) if words else widest))
     return full, least
+
+
+def _shared(full: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """The least widths, and what room is left over given to the columns that need little more before the others."""
+    widths, left = list(least), room - sum(least)
+    for at in sorted(range(len(full)), key=lambda column: full[column] - least[column]):
+        more = min(full[at] - least[at], left)
+        widths[at] += more
+        left -= more
+    return widths
 
 
 def _short_digest(cell: Any) -> Any:
@@ -125,20 +136,18 @@ def _short_digest(cell: Any) -> Any:
     return f"{text[:16]}…" if len(text) == 64 and HEX_DIGITS.issuperset(text) else cell
 
 
-def _as_list(heads: Sequence[str], cells: Sequence[Sequence[Any]]) -> Any:
+def _as_list(heads: Sequence[str], cells: Sequence[Sequence[Any]], title: str | None) -> Any:
     """Rows below each other, a field on each line, for what no table has room for."""
     from rich.text import Text
 
     wide = max(map(len, heads))
-    found = Text()
+    parts = [Text(title, style="italic")] if title else []
     for number, row in enumerate(cells, 1):
-        found.append(f"row {number}\n" if number == 1 else f"\n\nrow {number}\n", style="bold")
-        fields = [
-            Text.assemble((f"{head:<{wide}}  ", "dim"), one_line(str(cell)))
-            for head, cell in zip(heads, row, strict=True)
-        ]
-        found.append_text(Text("\n").join(fields))
-    return found
+        if len(cells) > 1:
+            parts.append(Text(f"{'' if number == 1 else chr(10)}row {number}", style="bold"))
+        named = zip(heads, map(str, row), strict=True)
+        parts += [Text.assemble((f"{head:<{wide}}  ", "dim"), one_line(cell)) for head, cell in named]
+    return Text("\n").join(parts)
 
 
 def styled(text: str, style: str) -> Any:
@@ -243,14 +252,14 @@ def waiting(text: str, seconds: float = 2.0) -> Iterator[None]:
 
 
 class Progress_:
-    """A progress bar on stderr that appears only once a task has run for two seconds.
+    """A progress bar on stderr that appears only once the command has worked for two seconds.
 
     Called as ``progress(done, total, label)``; ``total`` may be None. Where stderr is no terminal it prints a line
     every ten seconds instead.
     """
 
     def __init__(self) -> None:
-        self._start = time.monotonic()
+        self._begin = self._start = time.monotonic()  # of the command, of the task
         self._last = self._start
         self._bar: Progress | None = None
         self._task: Any = None
@@ -264,7 +273,7 @@ class Progress_:
             self._label, self._start = label, now
             if self._bar is not None:
                 self._bar.reset(self._task, description=clean(label))
-        if now - self._start < 2.0:
+        if now - self._begin < 2.0:
             return
         if not self._terminal:
             if now - self._last >= 10.0:

@@ -60,8 +60,10 @@ def folder(tmp_path_factory) -> Path:
 
 def test_a_result_that_is_too_wide_is_a_list_with_whole_values(folder):
     fields = ", ".join(f"'a_long_name_of_a_value_{n}' as column_{n}" for n in range(6))
-    lines = on_a_screen("sql", f"select {fields}, '{DIGEST}' as digest", cwd=folder)
-    assert lines[0] == "row 1"
+    one = f"select {fields}, '{DIGEST}' as digest"
+    assert on_a_screen("sql", one, cwd=folder)[0] == "column_0  a_long_name_of_a_value_0"
+    lines = on_a_screen("sql", f"{one} union all {one}", cwd=folder)
+    assert (lines[0], lines[9]) == ("row 1", "row 2")
     assert "column_5  a_long_name_of_a_value_5" in lines
     assert f"digest    {DIGEST[:16]}…" in lines
 
@@ -70,6 +72,14 @@ def test_a_result_that_fits_with_short_digests_stays_a_table(folder):
     lines = on_a_screen("sql", f"select 'x' as a, '{DIGEST}' as b, '{DIGEST}' as c", cwd=folder)
     assert lines[2].split() == ["x", "│", f"{DIGEST[:16]}…", "│", f"{DIGEST[:16]}…"]
     assert DIGEST in on_a_screen("sql", f"select '{DIGEST}' as b", cwd=folder)[2]  # where there is room, whole
+
+
+def test_heads_are_broken_between_words_before_names_are(folder):
+    fields = ", ".join(f"'v{n}' as \"name and more words {n}\"" for n in range(6))
+    lines = on_a_screen("sql", f"select {fields}, 'a_name_of_a_value_without_a_space' as name", cwd=folder)
+    assert any("a_name_of_a_value_without_a_space" in line for line in lines)
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert "words" in lines[1] or "words" in lines[2]
 
 
 def test_a_pipe_gets_a_row_a_line_however_wide(folder):
