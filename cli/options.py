@@ -23,6 +23,12 @@ CatalogDir = Annotated[
     typer.Option("--catalog", help="Folder of the catalog. Default: $LPT_CATALOG, else .lpt here.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="YAML file of settings, `name: value` a line.", show_default=False)
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting on top of the file; repeatable.")
+]
 Layout = Annotated[
     str | None,
     typer.Option(
