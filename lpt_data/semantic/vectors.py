@@ -22,7 +22,7 @@ from lpt_data.semantic.models import Model
 from lpt_data.semantic.room import Matrix, Room, passes
 
 # A cache file holds this many texts or bytes of vectors, or as many as this time brought.
-_FLUSH_TEXTS, _FLUSH_BYTES, _FLUSH_SECONDS = 131_072, 32 << 20, 30.0
+_FLUSH_TEXTS, _FLUSH_BYTES, _FLUSH_SECONDS = 131_072, 16 << 20, 30.0
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,18 +33,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = sentences(100, 1)
     texts += [text.replace("cat", "feline") for text in texts if "cat" in text]
     beside = [*sentences(1500, 2), *(f"{text} {text}" for text in texts[:5])]
-    for name, rows in (("in", texts), ("moved", texts[::-1]), ("ref", beside)):
+    for name, rows in (("in", texts), ("moved", texts[::-1]), ("full", texts), ("ref", beside)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
     return folder
 
 
-def run(folder: Path, rows: str, memory: str, catalog: str, *more: str) -> tuple[int, dict, int]:
+def run(
+    folder: Path, rows: str, memory: str, catalog: str, *more: str, limit: Callable[[], None] | None = None
+) -> tuple[int, dict, int]:
     """Exit code, the report and the peak of the process, by the clock of its parent; a catalog is a folder here."""
     (folder / catalog).mkdir(exist_ok=True)
     process = start(
         folder / catalog, str(folder / f"{rows}.jsonl"), "--out", str(folder / f"{rows}-{memory}.jsonl"),
         "--against", str(folder / "ref.jsonl"), "--method", "exact,semantic", "--embedder", str(folder / "m"),
-        "--memory", memory, *more, before=CLOCKED,
+        "--memory", memory, *more, limit=limit, before=CLOCKED,
     )  # fmt: skip
     code, said = finish(process)
     if code:
@@ -69,6 +73,23 @@ def test_the_cap_holds_with_vectors_beyond_it_and_nothing_else_changes(folder: P
     assert told[0] == told[1] == told[2]
     assert set(told[0][1]) == {"semantic_duplicate", "duplicate_of_reference"}
     assert (folder / "in-20GB.jsonl").read_bytes() == (folder / "in-460MB.jsonl").read_bytes()
+
+
+def test_a_full_disk_under_the_vectors_is_said_and_leaves_nothing(folder: Path) -> None:
+    """The vectors come from the cache; the spill file beside the output is what finds no room."""
+    for kept in (folder / "a").glob("lpt/pairs/*"):
+        kept.unlink()
+    before = sorted(path.name for path in folder.iterdir())
+
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30 << 20, 30 << 20))
+
+    code, _, _ = run(folder, "full", "460MB", "a", limit=full)
+    said = (folder / "a" / "said.txt").read_text()
+    assert code == 5
+    assert "the spill file" in said
+    assert "Traceback" not in said
+    assert sorted(path.name for path in folder.iterdir()) == before
 
 
 def test_a_dry_run_foretells_where_the_vectors_will_lie(folder: Path) -> None:
