@@ -58,9 +58,7 @@ def evaluate(
     ] = None,
     reward: Annotated[str, typer.Option(help="Reward; left out: each record's own verifier.", show_default=False)] = "",
     match: Match = None,
-    n: Annotated[
-        int | None, typer.Option("--n", min=2, help="Items to sample for, drawn by seed. Default: all.")
-    ] = None,
+    n: Annotated[int | None, typer.Option("--n", min=2, help="Items, drawn by seed. Default: all.")] = None,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     k: Annotated[int, typer.Option(min=1, help="Samples an item; needs a temperature.")] = 1,
     pass_at: Annotated[
@@ -100,18 +98,22 @@ def evaluate(
         domain_column=domain_column, batch_size=batch_size, drift=drift,
     )  # fmt: skip
     _tell_other_tiny(baseline, model)
-    models = [name for name in (baseline, model) if name is not None]
     progress = Progress_()
+    models = [name for name in (baseline, model) if name is not None]
     reports = evaluate_splits(models, splits, options, catalog=opened, watch=progress)
     progress.close()
     if scores is not None:
         _write_scores(scores, model, reports)
     tell_head(opened)
     if json:
-        bodies = [_body(report) for report in reports]
-        as_json(bodies[0] if len(bodies) == 1 else {"splits": bodies})
+        as_json(_bodies(reports))
     for report in () if json else reports:
         show(report)
+
+
+def _bodies(reports: Sequence[Any]) -> dict[str, Any]:
+    bodies = [_body(report) for report in reports]
+    return bodies[0] if len(bodies) == 1 else {"splits": bodies}
 
 
 def _tell_other_tiny(baseline: str | None, model: str) -> None:
