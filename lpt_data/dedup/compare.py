@@ -17,9 +17,9 @@ from lpt_data.dedup.graph import Batches, deal
 from lpt_data.dedup.lsh import BITMAP, buckets
 from lpt_data.dedup.rows import Rows, Run
 from lpt_data.dedup.shingles import ShingleSets
-from lpt_data.dedup.spill import Spill
-from lpt_data.dedup.store import Queues, gathered
+from lpt_data.dedup.store import gathered
 from lpt_data.dedup.witness import Contest, compare, settle
+from lpt_data.spill import Queues, Spill
 
 COLUMNS = ("witness", "score", "witness_rank", "matched")  # what an outcome says of each row
 BATCH = 16 << 20  # bytes of one batch of components, where none alone has more: it stays in the processor's cache

@@ -13,12 +13,12 @@ import pytest
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset, TextBatch
 from lpt_data.dedup import decide
-from lpt_data.dedup.spill import Spill
 from lpt_data.dedup.store import PIECE, Texts
 from lpt_data.io.chunks import LARGE, Spans
 from lpt_data.io.lines import MAX_LINE
 from lpt_data.io.spans import read_again
 from lpt_data.progress import silent
+from lpt_data.spill import Spill
 from manifests.errors import BadInputError
 
 ODD = ['a "quoted" word', "back\\slash\n\ttab", "é 世界 😀", "\u2028 \x01", "C:\\", "x"]
