@@ -20,7 +20,7 @@ nine times, for a document of 1,790 bytes and 255 words, on a core of 3.2 GHz wi
   writing       reading and scanning again 0.9, zstd at 340 MB/s 4.3, Parquet 0.7                         5.9 us
   start         interpreter, pyarrow, numba, DuckDB, cached kernels: 1.2 s a run
 and beside these the comparison of rows and the pages that hold what is kept of each. Since then the hashes of words are
-vectors, which takes 0.5 us off the tokens, texts are read again instead of held, and the start takes 0.4 s less. The
+vectors, which takes 0.5 us off the tokens, texts are read again instead of held, and the start takes 0.2 s less. The
 loop of the teaching text takes 2,050 us.
 
 What the kernels replaced, in the order of what that cost: JSON lines became Python objects, twice, 13 us; tokens were
