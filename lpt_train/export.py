@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +40,7 @@ from lpt_train.runs import env, now
 from manifests.catalog import Catalog
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError, RefusedError, UsageError
-from manifests.files import fsync_file, fsync_folder, make_folder
+from manifests.files import fsync_file, fsync_folder, make_folder, sweep_killed, unfinished_name
 
 LIMIT = 0.01  # nats of mean KL between the model with its adapter on and what was written …
 SHARE = 0.1  # … and as a share of what the adapter itself changes; the smaller of the two
@@ -115,8 +114,8 @@ def written_whole(out: Path) -> Iterator[Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError("the place of the export is taken", seen=str(out), next="choose another --out")
     make_folder(out.parent)
-    temporary = out.parent / f".tmp-{out.name}-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    sweep_killed(out.parent, out.name)
+    temporary = out.parent / unfinished_name(out.name)
     try:
         temporary.mkdir()
         yield temporary
