@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +24,12 @@ CatalogDir = Annotated[
     typer.Option("--catalog", help="Folder of the catalog. Default: $LPT_CATALOG, else .lpt here.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="YAML file of settings, `name: value` a line.", show_default=False)
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting on top of the file; repeatable.")
+]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of what is drawn: items, token ids, samples.")]
 Layout = Annotated[
     str | None,
@@ -60,7 +67,8 @@ Key = Annotated[
 Policy = Annotated[
     str | None,
     typer.Option(
-        help="Policy file, or a shipped one: lpt:text, lpt:sft, lpt:rlvr, lpt:synthetic. Default: the contract's own.",
+        help="Policy file, or a shipped one: lpt:text, lpt:sft, lpt:rlvr, lpt:preference, lpt:kto, lpt:synthetic. "
+        "Default: the contract's own.",
         show_default=False,
     ),
 ]
@@ -100,9 +108,25 @@ Against = Annotated[
 ]
 
 
+HELP_WIDTH = 76  # columns of a line of an example, so that it fits a terminal of 80
+
+
 def examples(*lines: str) -> str:
-    """The epilog of a command: its examples, one a paragraph, as Typer wants them."""
-    return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
+    """The epilog of a command: its examples, one a paragraph, broken before an option so that each can be pasted."""
+    return "Examples:\n\n" + "\n\n".join(f"\b\n{_pasted(line)}" for line in lines)
+
+
+def _pasted(line: str) -> str:
+    """A command over as many lines as it takes, each but the last ended by a backslash; a comment comes before it."""
+    command, hash_, comment = line.partition("   # ")
+    found = [f"  # {comment}"] if hash_ else []
+    now = " "
+    for part in re.split(r" (?=--)(?=(?:[^\"']|\"[^\"]*\"|'[^']*')*$)", command):
+        if len(now) + 1 + len(part) + 2 > HELP_WIDTH and now.strip():
+            found.append(f"{now} \\")
+            now = "     "
+        now += " " + part
+    return "\n".join([*found, now])
 
 
 def named_paths(pairs: Sequence[str] | None, *, option: str) -> dict[str, list[str]]:

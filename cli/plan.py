@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.options import Json, examples, settings
-from cli.output import as_json, say, table
+from cli.options import ConfigFile, Json, Set, examples, settings
+from cli.output import as_json, duration, say, table
 from manifests.errors import UsageError
 
 app = typer.Typer(
@@ -22,10 +21,6 @@ Model = Annotated[
 Algorithm = Annotated[
     Literal["sft", "dpo", "simpo", "cpo", "orpo", "kto", "reward", "grpo", "ppo"],
     typer.Option("--algorithm", help="Whose settings and batches; ppo takes those of grpo."),
-]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.", show_default=False)]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as lpt train takes it; repeatable.")
 ]
 Gpu = Annotated[str, typer.Option("--gpu", help="Its name; `lpt plan gpus` lists them.")]
 
@@ -65,9 +60,9 @@ def memory(
     from lpt_train.plan.gpus import gpu as known
     from lpt_train.plan.report import memory_report
     from lpt_train.plan.shape import read_shape
-    from lpt_train.plan.workloads import config_of
+    from lpt_train.plan.workloads import config_type
 
-    made = from_mapping(config_of(algorithm), settings(set_, config) | {"model": model})
+    made = from_mapping(config_type(algorithm), settings(set_, config) | {"model": model})
     if memory_gb is not None and not memory_gb > 0:
         raise UsageError("no memory to fit into", seen=f"--memory-gb {memory_gb}", next="give the GB of the GPU")
     budget = int(memory_gb * 1e9) if memory_gb is not None else known(gpu).usable_bytes
@@ -218,10 +213,10 @@ def show_compute(report: dict[str, Any]) -> None:
         ("FLOPs", f"{report['flops']:.3g}"),
         ("tokens/s", f"{report['tokens_per_second']:,.0f}"),
         ("GPU hours", report["gpu_hours"]),
-        (f"hours on {report['gpus']} × {report['gpu']}", report["hours"]),
+        (f"time on {report['gpus']} × {report['gpu']}", duration(report["hours"] * 3600)),
         ("cost", cost),
         ("tokens that the size asks for (20 a parameter)", f"{report['chinchilla_tokens']:,.0f}"),
-        ("tokens over that", report["over_training"]),
+        ("tokens, as a multiple of that", report["over_training"]),
     ]
     table(["", ""], rows, to_stdout=True)
     say(

@@ -29,8 +29,6 @@ CURVE_EXAMPLES = examples(
     "lpt reward curve scored.jsonl --proxy rm_small --gold rm_large --prompt-id id --n 1,2,4,8,16 --json",
 )
 
-EXPORT_EXAMPLES = examples("lpt reward export --model runs/rm --out rm")
-
 RewardModelFolder = Annotated[
     str, typer.Option("--model", help="Reward model: a run of lpt train reward, a folder, a hub name.")
 ]
@@ -169,28 +167,3 @@ def curve(
     for what, count in found.left_out.items():
         if count:
             say(f"{count:,} {what.replace('_', ' ')} left out", style="yellow")
-
-
-@app.command("export", epilog=EXPORT_EXAMPLES)
-def export(
-    model: RewardModelFolder,
-    out: Annotated[Path, typer.Option("--out", help="Folder to write: whole, or not at all.")],
-    catalog: CatalogDir = None,
-    json: Json = False,
-) -> None:
-    """Write a reward model as one folder for transformers and TRL: merged, with its head and padding, read back."""
-    from lpt_train.reward_export import export_reward
-    from manifests.catalog import Catalog
-
-    opened = Catalog.open(catalog)
-    made = export_reward(model, out, catalog=opened)
-    if json:
-        as_json(made.to_json())
-    else:
-        gap = made.body["largest_difference"]
-        say(f"{made.path}: read back by transformers, largest difference {gap:.2g}")
-        if made.body["tainted"]:
-            say("marked: its data was not admitted, or it is a control", style="yellow")
-        for note in made.notes:
-            say(note, style="yellow")
-    tell_head(opened)

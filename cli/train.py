@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
-from cli.options import CatalogDir, Json, examples, settings
-from cli.output import as_json, say, table, tell_head
+from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
+from cli.output import as_json, say, table, tell_head, waiting
 from cli.processes import one_voice
 from cli.run_shown import StepLine, show_run
-from manifests.errors import UsageError
+from manifests.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from lpt_train.resume import Recorded
 
 app = typer.Typer(help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
+
+
+class SettingsCommand(TyperCommand):
+    """A command whose settings are given by --set; one that is typed as an option of its own is told so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As every command does, after a look for ``--learning_rate 1e-4`` and its like."""
+        from lpt_train.algorithms import ALGORITHMS
+        from lpt_train.config import option_names
+
+        known = {name for parameter in self.params for name in parameter.opts}
+        settings_of = option_names(ALGORITHMS[str(self.name)].config)
+        for at, given in enumerate(args):
+            option, equals, value = given.partition("=")
+            name = option[2:].replace("-", "_")
+            if given.startswith("--") and option not in known and name in settings_of:
+                typed = value if equals else next(iter(args[at + 1 : at + 2]), "")
+                typed = "true" if typed[:2] in ("", "--") else typed
+                raise UsageError(f"{name} is a setting", seen=given, next=f"--set {name}={typed}")
+        return super().parse_args(ctx, args)
+
 
 Admitted = Annotated[
     str | None,
@@ -33,20 +59,17 @@ Unadmitted = Annotated[
         show_default=False,
     ),
 ]
-Model = Annotated[str, typer.Option("--model", help="A folder, a hub name, or `tiny`.", show_default=False)]
-Out = Annotated[Path, typer.Option("--out", help="Folder of the run.", show_default=False)]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="YAML file of settings, `name: value` a line.", show_default=False)
-]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting on top of the file; repeatable.")
-]
+Model = Annotated[str | None, typer.Option("--model", help="A folder, a hub name, or `tiny`.", show_default=False)]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.", show_default=False)]
 Resume = Annotated[
-    bool,
+    Path | None,
     typer.Option(
         "--resume",
-        help="Go on from the last checkpoint in --out, with the settings it began with; the length may change where "
-        "lr_scheduler_type is constant, or warmup_stable_decay before it decays.",
+        metavar="RUN",
+        help="Go on from the last checkpoint in this folder, with the model, the split and the settings of its record; "
+        "what is typed beside it must not contradict them. The length may change where lr_scheduler_type is constant, "
+        "or warmup_stable_decay before it decays.",
+        show_default=False,
     ),
 ]
 Engine = Annotated[
@@ -67,155 +90,107 @@ EvalSplit = Annotated[
     ),
 ]
 
-SFT_EXAMPLES = examples(
-    "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4",
-    "lpt train sft --admitted chats:train --model tiny --out runs/tiny --set max_steps=20",
-    "torchrun --nproc-per-node 2 --no-python lpt train sft --admitted chats:train --model ./model --out runs/sft",
-    "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4 "
-    "--resume",
-    "lpt train sft --admitted chats:train --model ./model --out runs/trl --engine trl",
-)
-KTO_EXAMPLES = examples(
-    "lpt train kto --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/kto",
-    "lpt train kto --admitted pairs:train --model ./model --out runs/kto --set undesirable_weight=0.5",
-)
-REWARD_EXAMPLES = examples(
-    "lpt train reward --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/rm",
-    "lpt train reward --admitted pairs:train --model ./model --out runs/rm --set ranking=prompts",
-    "lpt train reward --admitted pairs:train --eval pairs:test --model ./model --out runs/no --set flip_labels=0.5",
-)
-GRPO_EXAMPLES = examples(
-    "lpt train grpo --admitted sums:train --model runs/sft --out runs/grpo --reward countdown",
-    "lpt train grpo --admitted gsm8k:train --model ./model --out runs/g --reward integer --set num_generations=8",
-    "lpt train grpo --admitted sums:train --model ./model --out runs/g --reward mine:score --config grpo.yaml",
-)
 
-
-@app.command("sft", epilog=SFT_EXAMPLES)
-def sft(
-    model: Model,
-    out: Out,
-    admitted: Admitted = None,
-    unadmitted: Unadmitted = None,
-    eval_split: EvalSplit = None,
-    config: ConfigFile = None,
-    set_: Set = None,
-    engine: Engine = "lean",
-    resume: Resume = False,
-    catalog: CatalogDir = None,
-    json: Json = False,
-) -> None:
-    """Supervised fine-tuning: loss on the assistant's tokens alone. `lpt train settings sft` lists what --set takes."""
-    from lpt_train.config import SFTConfig, from_mapping
-
-    typed = settings(set_, config)
-    made = from_mapping(SFTConfig, typed | {"model": model})
-    from lpt_train.sft import train
-
-    _run(_by(engine, train), made, typed, "sft", admitted, unadmitted, eval_split, out, resume, catalog, json)
-
-
-def _preference(algorithm: str, summary: str) -> None:
-    """Add the command of an algorithm on preference pairs; they differ in the losses that they take."""
-    from lpt_train.config_preference import ALGORITHMS
-
-    losses = ALGORITHMS[algorithm]
-    loss_help = f"One of {', '.join(losses)}." if len(losses) > 1 else f"Only {losses[0]}."
-    command_examples = examples(
-        f"lpt train {algorithm} --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/{algorithm}",
-        f"lpt train {algorithm} --admitted pairs:train --model ./model --out runs/{algorithm} --set beta=0.3",
-    )
+def _add(algorithm: str, summary: str, *lines: str) -> None:
+    """Add the command of an algorithm; those that have no option of their own all take the same."""
 
     def command(
-        model: Model,
-        out: Out,
+        model: Model = None,
+        out: Out = None,
         admitted: Admitted = None,
         unadmitted: Unadmitted = None,
         eval_split: EvalSplit = None,
-        loss: str = losses[0],
         config: ConfigFile = None,
         set_: Set = None,
         engine: Engine = "lean",
-        resume: Resume = False,
+        resume: Resume = None,
         catalog: CatalogDir = None,
         json: Json = False,
     ) -> None:
-        from lpt_train.config import from_mapping, one_of
-        from lpt_train.config_preference import PreferenceConfig
+        typed = settings(set_, config) | _given(model=model)
+        _train(algorithm, typed, engine, admitted, unadmitted, eval_split, out, resume, catalog, json)
 
-        one_of("--loss", loss, losses)
-        typed = settings(set_, config)
-        made = from_mapping(PreferenceConfig, typed | {"model": model, "loss_type": loss})
-        from lpt_train.preference import train
-
-        _run(
-            _by(engine, train), made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json
-        )
-
-    command.__annotations__["loss"] = Annotated[str, typer.Option("--loss", help=loss_help)]
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
-    app.command(algorithm, epilog=command_examples)(command)
+    app.command(algorithm, cls=SettingsCommand, epilog=examples(*lines))(command)
 
 
-_preference("dpo", "Direct preference optimisation on admitted pairs; --loss ipo, hinge and robust are its variants.")
-_preference("simpo", "SimPO on admitted pairs: log-probs per token, a margin, no reference model.")
-_preference("cpo", "CPO on admitted pairs: no reference model, a supervised loss on the chosen side.")
-_preference("orpo", "ORPO on admitted pairs: odds ratios and a supervised loss, no reference model.")
+_add(
+    "sft", "Supervised fine-tuning: loss on the assistant's tokens alone.",
+    "lpt train sft --admitted chats:train --model ./model --out runs/sft --set max_steps=100 --set learning_rate=1e-4",
+    "lpt train sft --admitted chats:train --model tiny --out runs/tiny --set max_steps=20",
+    "torchrun --nproc-per-node 2 --no-python lpt train sft --admitted chats:train --model ./model --out runs/sft",
+    "lpt train sft --resume runs/sft",
+    "lpt train sft --admitted chats:train --model ./model --out runs/trl --engine trl",
+)  # fmt: skip
 
 
-@app.command("kto", epilog=KTO_EXAMPLES)
-def kto(
-    model: Model,
-    out: Out,
+@app.command(
+    "dpo",
+    cls=SettingsCommand,
+    epilog=examples(
+        "lpt train dpo --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/dpo",
+        "lpt train dpo --admitted pairs:train --model ./model --out runs/ipo --loss ipo --set beta=0.3",
+    ),
+)
+def dpo(
+    model: Model = None,
+    out: Out = None,
     admitted: Admitted = None,
     unadmitted: Unadmitted = None,
     eval_split: EvalSplit = None,
+    loss: Annotated[
+        Literal["sigmoid", "robust", "hinge", "ipo"] | None,
+        typer.Option(help="Default: sigmoid.", show_default=False),
+    ] = None,
     config: ConfigFile = None,
     set_: Set = None,
     engine: Engine = "lean",
-    resume: Resume = False,
+    resume: Resume = None,
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
-    """KTO: completions marked good or bad, or both sides of admitted pairs. `lpt train settings kto` lists --set."""
-    from lpt_train.config import from_mapping
-    from lpt_train.config_kto import KTOConfig
-
-    typed = settings(set_, config)
-    made = from_mapping(KTOConfig, typed | {"model": model})
-    from lpt_train.kto import train
-
-    _run(_by(engine, train), made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    """Direct preference optimisation on admitted pairs; --loss names its variants. `lpt train settings dpo` lists what
+    --set takes."""
+    typed = settings(set_, config) | _given(model=model, loss_type=loss)
+    _train("dpo", typed, engine, admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
-@app.command("reward", epilog=REWARD_EXAMPLES)
-def reward_model(
-    model: Model,
-    out: Out,
-    admitted: Admitted = None,
-    unadmitted: Unadmitted = None,
-    eval_split: EvalSplit = None,
-    config: ConfigFile = None,
-    set_: Set = None,
-    resume: Resume = False,
-    catalog: CatalogDir = None,
-    json: Json = False,
-) -> None:
-    """Reward model on admitted pairs; --eval measures calibration and bias. `lpt train settings reward` lists --set."""
-    from lpt_train.config import from_mapping
-    from lpt_train.config_reward import RewardConfig
-
-    typed = settings(set_, config)
-    made = from_mapping(RewardConfig, typed | {"model": model})
-    from lpt_train.reward import train
-
-    _run(train, made, typed, "preference", admitted, unadmitted, eval_split, out, resume, catalog, json)
+def _pairs(algorithm: str) -> tuple[str, str]:
+    start = f"lpt train {algorithm} --admitted pairs:train"
+    return (
+        f"{start} --eval pairs:validation --model runs/sft --out runs/{algorithm}",
+        f"{start} --model ./model --out runs/{algorithm} --set beta=0.3",
+    )
 
 
-@app.command("grpo", epilog=GRPO_EXAMPLES)
+_add("simpo", "SimPO on admitted pairs: log-probs per token, a margin, no reference model.", *_pairs("simpo"))
+_add("cpo", "CPO on admitted pairs: no reference model, a supervised loss on the chosen side.", *_pairs("cpo"))
+_add("orpo", "ORPO on admitted pairs: odds ratios and a supervised loss, no reference model.", *_pairs("orpo"))
+_add(
+    "kto", "KTO: completions marked good or bad, or both sides of admitted pairs.",
+    "lpt train kto --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/kto",
+    "lpt train kto --admitted pairs:train --model ./model --out runs/kto --set undesirable_weight=0.5",
+)  # fmt: skip
+_add(
+    "reward", "Reward model on admitted pairs; --eval measures calibration and bias.",
+    "lpt train reward --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/rm",
+    "lpt train reward --admitted pairs:train --model ./model --out runs/rm --set ranking=prompts",
+    "lpt train reward --admitted pairs:train --eval pairs:test --model ./model --out runs/no --set flip_labels=0.5",
+)  # fmt: skip
+
+
+@app.command(
+    "grpo",
+    cls=SettingsCommand,
+    epilog=examples(
+        "lpt train grpo --admitted sums:train --model runs/sft --out runs/grpo --reward countdown",
+        "lpt train grpo --admitted gsm8k:train --model ./model --out runs/g --reward integer --set num_generations=8",
+        "lpt train grpo --admitted sums:train --model ./model --out runs/g --reward mine:score --config grpo.yaml",
+    ),
+)
 def grpo(
-    model: Model,
-    out: Out,
+    model: Model = None,
+    out: Out = None,
     admitted: Admitted = None,
     unadmitted: Unadmitted = None,
     eval_split: EvalSplit = None,
@@ -228,19 +203,13 @@ def grpo(
     ] = None,
     config: ConfigFile = None,
     set_: Set = None,
-    resume: Resume = False,
+    resume: Resume = None,
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
     """Group-relative policy optimisation on prompts with verifiable answers. `lpt train settings grpo` lists --set."""
-    from lpt_train.config import from_mapping
-    from lpt_train.config_grpo import GRPOConfig
-
-    typed = settings(set_, config)
-    made = from_mapping(GRPOConfig, typed | {"model": model} | ({"reward": reward} if reward else {}))
-    from lpt_train.grpo import train
-
-    _run(train, made, typed, "rlvr", admitted, unadmitted, eval_split, out, resume, catalog, json)
+    typed = settings(set_, config) | _given(model=model, reward=reward)
+    _train("grpo", typed, "lean", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
 @app.command("settings", epilog=examples("lpt train settings sft", "lpt train settings grpo"))
@@ -254,38 +223,55 @@ def show_settings(
     table(["setting", "default", ""], described(ALGORITHMS[algorithm].config), to_stdout=True)
 
 
-def _by(engine: str, train: Callable[..., Any]) -> Callable[..., Any]:
-    """What trains: a loop of ours, or TRL over the same split and options."""
-    if engine == "lean":
-        return train
-    from lpt_train.engines import trl
-
-    return trl.train
+def _given(**options: object) -> dict[str, object]:
+    """Those that were typed."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _run(
-    train: Callable[..., Any],
-    config: Any,
+def _train(
+    algorithm: str,
     typed: Mapping[str, object],
-    contract: str,
+    engine: str,
     admitted: str | None,
     unadmitted: Path | None,
     eval_split: str | None,
-    out: Path,
-    resume: bool,
+    out: Path | None,
+    resume: Path | None,
     catalog: Path | None,
     json: bool,
 ) -> None:
+    from lpt_train.algorithms import ALGORITHMS, config_of
+
+    if resume is None:
+        if out is None or "model" not in typed:
+            raise UsageError(
+                "a run starts from a model and has a folder", seen="no --out" if out is None else "no --model",
+                next="--model DIR --out RUN; or --resume RUN to go on with one",
+            )  # fmt: skip
+        config = config_of(algorithm, typed)
+    else:
+        before = _before(algorithm, typed, resume, out)
+        out, config = resume, before.config
+        if admitted is None and unadmitted is None:
+            admitted, unadmitted = before.admitted, before.unadmitted
+        eval_split = eval_split or before.eval_split
+    contract = ALGORITHMS[algorithm].contract
     from manifests.catalog import Catalog
 
     with one_voice() as talks:
-        opened = Catalog.open(catalog)
-        split = load(admitted, unadmitted, contract, opened)
-        evaluation = load(eval_split, None, contract, opened) if eval_split else None
-        line = StepLine()
-        extra = {"eval_split": evaluation} if evaluation is not None else {}
-        config, notes = _with_length(config, typed, split)
-        result = train(config, split=split, out=out, catalog=opened, progress=line, resume=resume, **extra)
+        opened, line = Catalog.open(catalog), StepLine()
+        with _named_as_before(resume):
+            split = load(admitted, unadmitted, contract, opened)
+            evaluation = load(eval_split, None, contract, opened) if eval_split else None
+        notes: list[str] = []
+        if resume is None:
+            config, notes = _with_length(config, typed, split)
+        with waiting("loading torch …"):  # which takes seconds: what could be refused without it was
+            train = _loop(algorithm, engine)
+        result = train(
+            config, split=split, out=out, catalog=opened, progress=line, eval_split=evaluation,
+            resume=resume is not None,
+        )  # fmt: skip
         line.close()
         result.notes[:0] = notes
         if json:
@@ -295,6 +281,42 @@ def _run(
         tell_head(opened)
         if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
             raise typer.Exit(code)
+
+
+def _loop(algorithm: str, engine: str) -> Callable[..., Any]:
+    """What trains: a loop of ours, or TRL over the same split and options."""
+    from lpt_train.algorithms import ALGORITHMS
+
+    if engine == "lean":
+        return ALGORITHMS[algorithm].train
+    from lpt_train.engines.trl import train
+
+    return train
+
+
+def _before(algorithm: str, typed: Mapping[str, object], resume: Path, out: Path | None) -> Recorded:
+    from lpt_train.resume import as_recorded
+    from lpt_train.runs import read_record
+
+    if out is not None and out.resolve() != resume.resolve():
+        raise UsageError(
+            "a run goes on in its own folder", seen=f"--resume {resume} --out {out}", next="leave out --out"
+        )
+    return as_recorded(read_record(resume / "run.json"), algorithm, typed)
+
+
+@contextlib.contextmanager
+def _named_as_before(resume: Path | None) -> Iterator[None]:
+    """A split that was given by its path has to be given again: its record has its name and its digest."""
+    try:
+        yield
+    except BadInputError as error:
+        if resume is None:
+            raise
+        raise BadInputError(
+            f"{error.what}; the run in {resume} was started with it", seen=error.seen,
+            next="give it as it was given then: --admitted PATH/manifest.json:SPLIT, --unadmitted FILE, --eval …",
+        ) from error  # fmt: skip
 
 
 def _with_length(config: Any, typed: Mapping[str, object], split: Any) -> tuple[Any, list[str]]:
@@ -316,7 +338,8 @@ def exit_code(body: dict[str, Any]) -> int:
     if body["status"] != "stopped":
         return 1
     trl = (body.get("engine") or {}).get("name") == "trl"  # which writes nothing to resume from
-    how = "start a new run with --model set to this one" if trl else "go on with --resume"
+    folder = shlex.quote(str(Path(body["metrics_path"]).parent))
+    how = f"start a new run with --model {folder}" if trl else f"lpt train {body['algorithm']} --resume {folder}"
     say(f"stopped after step {body['steps']:,}; {how}", style="yellow")
     return STOPPED.get(body["stopped_by"], 1)
 

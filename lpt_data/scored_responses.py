@@ -101,7 +101,7 @@ def _check(dataset: Dataset, config: ResponsesConfig) -> None:
         raise UsageError(
             "no column of that name holds responses",
             seen=f"{', '.join(missing) or 'none named'}; columns: {', '.join(dataset.columns)}",
-            next="--responses COLUMN,COLUMN",
+            next="name those of the columns that hold responses: --responses COLUMN,COLUMN",
         )
     if len(set(config.responses)) < len(config.responses):
         raise UsageError("a column is named twice", seen=", ".join(config.responses), next="name each once")

@@ -15,7 +15,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.other import ModulesToSaveWrapper
 
-from lpt_train.adapter_targets import linear_modules, modules_to_save, resolve_targets
+from lpt_train.adapter_targets import modules_to_save, resolve_targets
 from lpt_train.config_lora import Lora
 from lpt_train.models import Placement, load_model
 from lpt_train.plan.memory import optimizer_bytes
@@ -142,22 +142,6 @@ def report_line(report: dict[str, Any]) -> str:
         f"({report['trainable_share']:.2%}; {report['trainable_bytes'] / 2**20:,.1f} MiB, optimizer "
         f"{report['optimizer_bytes'] / 2**20:,.1f} MiB): {', '.join(shown)}"
     )
-
-
-def equal_ranks(model: torch.nn.Module, lora: Lora) -> dict[str, dict[str, int]]:
-    """The rank at which each variant has as many parameters as plain LoRA of rank `lora_r`, as nearly as ranks allow.
-
-    A matrix of `in` × `out` has r (in + out) parameters under LoRA and rsLoRA, and `out` magnitudes more under DoRA.
-    """
-    targets = resolve_targets(model, lora.lora_target_modules, lora.lora_exclude_modules)
-    chosen = [
-        widths for name, widths in linear_modules(model).items()
-        if any(name == target or name.endswith(f".{target}") for target in targets)
-    ]  # fmt: skip
-    a_rank, magnitudes = sum(wide + out for wide, out in chosen), sum(out for _, out in chosen)
-    dora = max(1, round(lora.lora_r - magnitudes / a_rank))
-    ranks = {"lora": (lora.lora_r, 0), "rslora": (lora.lora_r, 0), "dora": (dora, magnitudes)}
-    return {name: {"lora_r": rank, "parameters": rank * a_rank + more} for name, (rank, more) in ranks.items()}
 
 
 def _module_and_part(name: str) -> tuple[str, str]:

@@ -46,12 +46,13 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 
 
-def config_of(algorithm: str, options: Mapping[str, Any]) -> Any:
-    """The options of an algorithm as its config; raises `UsageError` for an unknown or wrong one."""
+def config_of(algorithm: str, options: Mapping[str, Any], base: Any = None) -> Any:
+    """The options of an algorithm as its config, over those of `base`; raises `UsageError` for an unknown or wrong
+    one."""
     one_of("algorithm", algorithm, tuple(ALGORITHMS))
-    if algorithm in LOSSES:
+    if algorithm in LOSSES and base is None:
         options = {"loss_type": LOSSES[algorithm][0], **options}
-    config: Any = from_mapping(ALGORITHMS[algorithm].config, options)
+    config: Any = from_mapping(ALGORITHMS[algorithm].config, options, base)
     if algorithm in LOSSES:
         one_of("loss_type", config.loss_type, LOSSES[algorithm])
     return config

@@ -40,10 +40,11 @@ from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.rewards import FROM_RECORD, parse_rewards, verifiers_for
 from lpt_train.rewards.pool import RewardPool, Score
-from lpt_train.rollouts import RolloutLog, completion_texts, rollout_metrics
+from lpt_train.rollouts import RolloutLog, completion_texts, group_sizes, rollout_metrics, row_sizes
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.sampler.generate import Completion, Sampling, sample
 from lpt_train.schedule import schedule_of
+from lpt_train.speed import Parts, Work
 from lpt_train.tasks import Task, probes, read_tasks
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
@@ -72,6 +73,7 @@ class Policy:
     reference: torch.nn.Module | None
     place: Placement
     memory: Fitted
+    work: Work
 
 
 def train(
@@ -142,6 +144,7 @@ def train(
             back=back, observers=observers, together=config.steps_of_generation,
         )  # fmt: skip
         run.memory = policy.memory
+        parts = updates.parts()
         if not resume or updates.take_up() is None:
             rollouts.begin(0)
         with run.guarded(proof) as stop:
@@ -149,18 +152,21 @@ def train(
                 first = prompts_before(start, config)
                 chosen = units_at(first, config.prompts_per_generation, units=len(tasks), seed=options.seed)
                 tasks_P = [tasks[i] for i in chosen]
+                prompts_P = [task.prompt_ids for task in tasks_P]
 
                 # Rollout, rewards, advantages.
+                parts.begin()
                 groups_P_G = sample(
-                    policy.model, [task.prompt_ids for task in tasks_P], sampling, stop_ids=renderer.stop_ids,
+                    policy.model, prompts_P, sampling, stop_ids=renderer.stop_ids,
                     num_generations=config.num_generations, generator=generator, autocast=place.autocast(),
                 )  # fmt: skip
+                spent = parts.end("generation", policy.work.forward_of(*group_sizes(prompts_P, groups_P_G)))
                 texts_P_G = completion_texts(renderer, groups_P_G)
                 scores_P_G = score(pool, tasks_P, texts_P_G)
                 rewards_P_G = reward_tensor(scores_P_G)
                 advantages = group_advantages(rewards_P_G, scale_rewards=config.scale_rewards)
                 rollouts.write(start, tasks_P, groups_P_G, texts_P_G, scores_P_G, advantages)
-                sampled = rollout_metrics(groups_P_G, rewards_P_G, advantages)
+                sampled = rollout_metrics(groups_P_G, rewards_P_G, advantages) | spent
                 blind = 0 if sampled["unscorable"] < 1 else blind + 1
                 complain(run, sampled, pool, blind=blind, first=start == 0)
                 record_ids = [task.record_id for task in tasks_P]
@@ -169,10 +175,9 @@ def train(
 
                 # The optimizer steps of this generation, each on those of its completions that say something.
                 tokens = sum(len(c.ids) for group in groups_P_G for c in group)
-                prompts_P = [task.prompt_ids for task in tasks_P]
                 for turn, rows in enumerate(steps_of(config, prompts_P, groups_P_G, advantages)):
                     step = start + turn
-                    updated = update(policy, rows, config) if rows else {}
+                    updated = update(policy, rows, config, parts) if rows else {}
                     moved = (
                         updates.apply(step, updated["loss"], record_ids) if rows
                         else {"learning_rate": updates.rate(step)}
@@ -181,15 +186,14 @@ def train(
                     if turn > 0:
                         updated.pop("mismatch", None)  # the policy has moved since it sampled
                     metrics = {**sampled, **updated, **moved, "skipped_steps": skipped}
-                    updates.end(step, metrics, tokens=tokens if turn == 0 else 0)
+                    updates.end(step, metrics, tokens=tokens if turn == 0 else 0, operations=parts.operations())
     return updates.finish(
         failures=[f"reward: {reason}: {text}" for reason, text in pool.examples.items()],
         extra={
             "data": {"tasks": len(tasks), "dropped": dropped}, "skipped_steps": skipped,
-            "rewards": {
+            "rollouts_path": str(rollouts.path), "rewards": {
                 "terms": config.reward or FROM_RECORD, "unscorable": dict(pool.failures), "network": pool.network,
             },
-            "rollouts_path": str(rollouts.path),
         },
     )  # fmt: skip
 
@@ -239,7 +243,7 @@ def make_policy(config: GRPOConfig, source: str, place: Placement, out: Path | N
     work = replace(of_sampling(config, work, a_row), frozen_copies=int(reference is not None))
     memory = fit_model(model, place, config, work, out, unchanged=("chunk",))
     optimizer = make_optimizer(model, config.optim, offload=memory.offload_optimizer)
-    return Policy(model, optimizer, reference, place, memory)
+    return Policy(model, optimizer, reference, place, memory, Work(model))
 
 
 def score(pool: RewardPool, tasks_P: Sequence[Task], texts_P_G: Sequence[Sequence[str]]) -> list[list[Score]]:
@@ -273,13 +277,15 @@ def steps_of(
             yield [row for row in rows[start : start + config.step_size] if row is not None]
 
 
-def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str, float]:
+def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, parts: Parts | None = None) -> dict[str, float]:
     """Gradients of one optimizer step and its metrics (means over the step's counted tokens).
 
     When a generation is used once, the sampling policy is the policy itself, the ratio is 1 with its gradient;
     otherwise the ratio is taken to the log-probs recorded at sampling. `mismatch` is mean |log-prob here - log-prob
-    recorded|.
+    recorded|; `parts` takes the time.
     """
+    parts = parts or Parts()
+    parts.begin()
     counts = StepCounts(sum(len(row.completion.ids) for row in rows), len(rows), config.max_completion_length)
     names = ("loss", "clip_low", "clip_high", "ratio_kl", "kl", "entropy", "mismatch")
     sums = dict.fromkeys(names, 0.0)
@@ -303,7 +309,14 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> dict[str,
             sums[name] += float(value.detach()) / counts.tokens
     if config.beta == 0:
         del sums["kl"]
-    return sums
+    return sums | parts.end("training", training_operations(policy, rows, config))
+
+
+def training_operations(policy: Policy, rows: Sequence[Row], config: GRPOConfig) -> float:
+    """Of forward and backward of the rows of a step, and of the reference over them where there is a KL term."""
+    sizes = row_sizes((row.prompt_ids, row.completion) for row in rows)
+    reference = policy.work.forward_of(*sizes) if config.beta > 0 else 0.0
+    return policy.work.training_of(*sizes) + reference
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """One cell of a matrix: an ordinary run in a process of its own, and what is measured of it afterwards.
 
-A process a cell, because the peak of memory is a process's and what one cell breaks must not reach the next. All of
-them are forked from one that has loaded the libraries and nothing else. A cell whose matrix is gone stops as if it had
-been asked to.
+A process a cell, because the peak of memory is a process's and what one cell breaks must not reach the next. Without a
+GPU all of them are forked from one that has loaded the libraries and nothing else; with one each is begun afresh, since
+some libraries ask CUDA for its devices while they are imported, and CUDA does not survive a fork. A cell whose matrix
+is gone stops as if it had been asked to.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class CellProcess:
     """A running cell; `messages` yields what it tells until it ends, `stop` asks it to stop after its step."""
 
     def __init__(self, task: CellTask) -> None:
-        context = multiprocessing.get_context("forkserver")
+        context: Any = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "forkserver")
         context.set_forkserver_preload([__name__, *sorted({known.module for known in ALGORITHMS.values()})])
         self._here, there = context.Pipe(duplex=False)
         self._process = context.Process(target=_main, args=(task, there), name=f"lpt cell {Path(task.out).name}")

@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import PeftModel
 
-from lpt_train.adapters import changes_base, trainable
+from lpt_train.adapters import trainable
 from lpt_train.flat import FlatBatch, Shape, flatten
 from lpt_train.heads import causal_model, decoder, draws, head_logprobs
 from lpt_train.models import Placement
@@ -113,32 +112,26 @@ class MicroBatch:
         return self._run("train", self._forward_backward, rows, extras)
 
     @torch.no_grad()
-    def row_logprobs(self, rows: Sequence[Row], policy: str = "policy") -> torch.Tensor:
-        """Summed log-probs of the targets of each row, float32 [rows], without gradients.
-
-        `policy` names the state that the model is in (the adapter on or off): each has a recording of its own.
-        """
-        return self._run(policy, self._scored, rows, {})["sums"][: len(rows)]
+    def row_logprobs(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Summed log-probs of the targets of each row, float32 [rows], without gradients; a recording with dropout is
+        another than one without."""
+        return self._run(f"scored, training={self.model.training}", self._scored, rows, {})["sums"][: len(rows)]
 
     def start_logprobs(self, batches: Iterable[Sequence[Row]]) -> list[torch.Tensor]:
-        """`row_logprobs` of each batch under the model that the run starts from: without its adapter, without dropout.
+        """`row_logprobs` of each batch under the model as it is now, without dropout.
 
-        A model that trains whole has no such state any more once it was updated, nor has one whose adapter took its
-        start out of the base, which with the adapter off is another model: ask before the first step.
+        Asked before the first step this is the model that a run starts from. A fresh adapter stays on: it adds nothing
+        yet, and without it compiled layers round otherwise than those that train, which in bfloat16 is a margin before
+        anything was learned.
         """
         was_training = self.model.training
-        alone = isinstance(self.model, PeftModel) and not changes_base(self.model)
-        without_adapter = self.model.disable_adapter() if alone else nullcontext()  # type: ignore[operator]
         self.model.eval()
         try:
-            with without_adapter:
-                for parameter in self._parameters if self.ranks.sharded else ():
-                    parameter.requires_grad_(True)  # peft turned it off, FSDP2 takes what trains from its first pass
-                found = [self.row_logprobs(rows, "reference").float().cpu() for rows in batches]
+            return [self.row_logprobs(rows).float().cpu() for rows in batches]
         except torch.OutOfMemoryError as error:  # before the run's own guard
             raise (error if self.memory is None else self.memory.answer(error)) from error
-        self.model.train(was_training)
-        return found
+        finally:
+            self.model.train(was_training)
 
     def _scored(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
         with self.place.autocast():

@@ -1,17 +1,23 @@
-"""Whether a run may go on: what it must share with the one that it continues, and what may have changed."""
+"""Whether a run may go on: what it must share with the one that it continues, and what may have changed.
+
+Its record holds what it was started with, so that nothing has to be typed again.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lpt_train.algorithms import ALGORITHMS, config_of
 from lpt_train.checkpoint import Restored, read_state
 from lpt_train.checkpoint_folders import checkpoints
-from lpt_train.config import flattened
+from lpt_train.config import flattened, from_mapping, option_names, to_mapping
+from lpt_train.ranks import launched
 from lpt_train.schedule import rates_sha256
-from manifests.errors import RefusedError
+from manifests.errors import RefusedError, UsageError
 
 # What a resumed run must share with the one it goes on with, besides its options …
 _IDENTITY = ("algorithm", "manifest", "split", "content_root", "tokenizer", "tokenized_id")
@@ -29,6 +35,55 @@ _CAN_GROW = ("constant", "warmup_stable_decay")
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What a run was started with: its options, and its splits as the command line names them."""
+
+    config: Any
+    admitted: str | None
+    unadmitted: Path | None
+    eval_split: str | None
+
+
+def as_recorded(body: Mapping[str, Any], algorithm: str, typed: Mapping[str, Any]) -> Recorded:
+    """The start of a recorded run, with the options that are `typed` on top.
+
+    Raises `RefusedError` for a run of another algorithm and for options that contradict it, `UsageError` for a run of
+    TRL's trainers.
+    """
+    if body.get("algorithm") != algorithm:
+        raise RefusedError(
+            "the run is one of another algorithm", seen=f"{body.get('algorithm')} then, {algorithm} now",
+            next=f"lpt train {body.get('algorithm')} --resume RUN",
+        )  # fmt: skip
+    if _engine(body) == "trl":
+        raise not_with_trl("a run of --engine trl")
+    kind = ALGORITHMS[algorithm].config
+    known = option_names(kind).values()  # what the record has beside them, `check_resume` names
+    base: Any = from_mapping(kind, {name: value for name, value in flattened(body["config"]).items() if name in known})
+    config = config_of(algorithm, typed, base)
+    asked = {**body, "config": to_mapping(config), "ranks": {"world_size": launched()}}
+    check_resume(body, asked, to_mapping(kind()))  # before a model is read
+    split, measured = body.get("split"), body.get("eval") or {}
+    is_admitted = body.get("verified") == "admitted"
+    return Recorded(
+        config, split if is_admitted else None,
+        None if is_admitted or split is None else Path(split), measured.get("ref"),
+    )  # fmt: skip
+
+
+def not_with_trl(seen: str) -> UsageError:
+    """What a user hears who wants a run of TRL's trainers to go on."""
+    return UsageError(
+        "a run of --engine trl is not resumed: TRL goes on from pickles, which are not written here", seen=seen,
+        next="start a new run with --model set to this one, or train with --engine lean",
+    )  # fmt: skip
+
+
+def _engine(body: Mapping[str, Any]) -> str:
+    return str((body.get("engine") or {"name": "lean"})["name"])
+
+
 def check_resume(
     before: Mapping[str, Any], asked: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> None:
@@ -43,7 +98,7 @@ def check_resume(
     then, now_ = (
         flattened(defaults or {}) | {key: body.get(key) for key in _IDENTITY}
         | {"eval split": " ".join(measured_on(body, evaluated=bool(asked.get("eval"))).values()) or None}
-        | {"start_model": body["model"]["digest"], "engine": (body.get("engine") or {"name": "lean"})["name"]}
+        | {"start_model": body["model"]["digest"], "engine": _engine(body)}
         | flattened(body["config"])
         for body in (before, asked)
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -87,3 +87,19 @@ def rollout_metrics(
         spread = float(scorable.std()) if len(scorable) > 1 else 0.0
         metrics = {"reward": float(scorable.mean()), "reward_std": spread, **metrics}
     return metrics
+
+
+def group_sizes(prompts_P: Sequence[Sequence[int]], groups_P_G: Sequence[Sequence[Completion]]) -> tuple[int, int, int]:
+    """`row_sizes` of every completion of a generation."""
+    return row_sizes(
+        (prompt, completion)
+        for prompt, group in zip(prompts_P, groups_P_G, strict=True)
+        for completion in group
+    )  # fmt: skip
+
+
+def row_sizes(rows: Iterable[tuple[Sequence[int], Completion]]) -> tuple[int, int, int]:
+    """What `speed.Work` counts by, of prompts with their completions: tokens, the squared lengths, sampled tokens."""
+    lengths = [(len(prompt), len(completion.ids)) for prompt, completion in rows]
+    tokens, square = sum(a + b for a, b in lengths), sum((a + b) ** 2 for a, b in lengths)
+    return tokens, square, sum(b for _, b in lengths)

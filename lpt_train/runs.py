@@ -134,7 +134,7 @@ class Run:
         if ranks.main and record.exists() and not resume:
             raise UsageError(
                 "the folder holds a run already", seen=str(out),
-                next="choose another --out, or go on with that run by --resume",
+                next=f"choose another --out, or go on with that run: --resume {out}",
             )  # fmt: skip
         before = read_record(record) if resume and ranks.main else None
         make_folder(out / "checkpoints")

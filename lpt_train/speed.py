@@ -57,17 +57,24 @@ class Work:
 
     def forward(self, rows: Sequence[Row]) -> float:
         """Of the forward pass alone."""
-        tokens, square, counted = self._sizes(rows)
-        return tokens * self._body + counted * self._head + square * self._attention
+        return self.forward_of(*self._sizes(rows))
 
     def training(self, rows: Sequence[Row]) -> float:
         """Of forward and backward."""
-        tokens, square, counted = self._sizes(rows)
+        return self.training_of(*self._sizes(rows))
+
+    def forward_of(self, tokens: int, square: int, counted: int) -> float:
+        """As `forward`, of so many tokens in rows whose squared lengths add up to `square`; the head is applied to
+        `counted` of them."""
+        return tokens * self._body + counted * self._head + square * self._attention
+
+    def training_of(self, tokens: int, square: int, counted: int) -> float:
+        """As `training`, of the same."""
         back = tokens * self._body_back + counted * self._head_back + square * self._attention_back
-        return tokens * self._body + counted * self._head + square * self._attention + back
+        return self.forward_of(tokens, square, counted) + back
 
     def _sizes(self, rows: Sequence[Row]) -> tuple[int, int, int]:
-        """Tokens, the sum of the squared lengths, and tokens that the head is applied to."""
+        """What `forward_of` takes."""
         tokens = square = counted = 0
         for row in rows:
             if id(row) not in self._counted:  # summing a mask in each epoch would be felt beside a small step
@@ -75,6 +82,31 @@ class Work:
             length = len(row.ids)
             tokens, square, counted = tokens + length, square + length * length, counted + self._counted[id(row)][1]
         return tokens, square, counted
+
+
+class Parts:
+    """The seconds of the parts of a step and their MFU, each for itself; what is between two parts is in none."""
+
+    def __init__(self, peak: float | None = None) -> None:
+        self._peak, self._operations, self._began = peak, 0.0, time.perf_counter()
+
+    def begin(self) -> None:
+        """A part begins now."""
+        self._began = time.perf_counter()
+
+    def end(self, name: str, operations: float) -> dict[str, float]:
+        """A part took so many operations of the model and ends now, its device waited for; the metrics of it."""
+        took = time.perf_counter() - self._began
+        self._operations += operations
+        found = {f"{name}_seconds": took}
+        if operations and self._peak:
+            found[f"mfu_{name}"] = operations / (took * self._peak)
+        return found
+
+    def operations(self) -> float:
+        """Of all parts since this was asked last."""
+        found, self._operations = self._operations, 0.0
+        return found
 
 
 class Speed:
@@ -100,6 +132,10 @@ class Speed:
         if operations and self._peak:
             found["mfu"] = operations / (took * self._peak)
         return found
+
+    def parts(self) -> Parts:
+        """A clock for the parts of a step."""
+        return Parts(self._peak)
 
     def resume(self) -> None:
         """What went before, an evaluation or a checkpoint, is no part of the next step."""

@@ -38,7 +38,7 @@ from lpt_train.resume import check_rates
 from lpt_train.runs import Progress, Run, RunResult
 from lpt_train.schedule import decay_start, rates_sha256
 from lpt_train.sharded import made_whole
-from lpt_train.speed import Speed, peak_memory_bytes, peak_rate
+from lpt_train.speed import Parts, Speed, peak_memory_bytes, peak_rate
 from lpt_train.spikes import SpikeGuard
 from lpt_train.steps import clipped, whole_steps
 from lpt_train.stop import StopRequest
@@ -143,6 +143,10 @@ class Updates:
                 return
         if self.done < self.total and self._saved != self.done:  # stopped where no step had ended
             self._save()
+
+    def parts(self) -> Parts:
+        """A clock for the parts of a step."""
+        return self._speed.parts()
 
     def rate(self, step: int) -> float:
         """Set and return the learning rate of a step."""

@@ -69,21 +69,6 @@ class ContentRoot:
         return _top(b"content\0", self.buckets)
 
 
-@dataclass(frozen=True)
-class RowDiff:
-    """What two multisets of ids do not share; a row that occurs twice more on one side is there twice.
-
-    `added` are row numbers in the seen ids, `removed_rows` row numbers in the admitted ids and `removed` their ids.
-    """
-
-    added: np.ndarray
-    removed: list[bytes]
-    removed_rows: np.ndarray
-
-    def __bool__(self) -> bool:
-        return bool(len(self.added) or len(self.removed))
-
-
 def bytes_sha256(path: Path | str) -> str:
     """Return the sha256 of the bytes of a file, as `sha256sum` prints it."""
     try:
@@ -120,27 +105,6 @@ def differing_buckets(a: ContentRoot, b: ContentRoot) -> list[int]:
     return sorted(
         bucket for bucket in a.buckets.keys() | b.buckets.keys() if a.buckets.get(bucket) != b.buckets.get(bucket)
     )
-
-
-def rows_that_differ(admitted_ids: np.ndarray, seen_ids: np.ndarray) -> RowDiff:
-    """Return the multiset difference of two lists of ids; of equal rows the last ones count as the extra ones."""
-    admitted, seen = _checked(admitted_ids), _checked(seen_ids)
-    both = np.concatenate([admitted, seen])
-    if not len(both):
-        return RowDiff(np.empty(0, np.int64), [], np.empty(0, np.int64))
-    order = _sorted_order(both)
-    words = _words(both)[order]
-    group = np.concatenate([[0], np.cumsum((words[1:] != words[:-1]).any(axis=1))])
-    is_seen = order >= len(
-        admitted
-    )  # the sort is stable: inside a group admitted rows come first, each side in its order
-    n_seen = np.bincount(group, weights=is_seen).astype(np.int64)
-    n_admitted = np.bincount(group).astype(np.int64) - n_seen
-    start = np.concatenate([[0], np.cumsum(n_admitted + n_seen)[:-1]])
-    place = np.arange(len(order)) - start[group]
-    added = order[is_seen & (place - n_admitted[group] >= n_admitted[group])] - len(admitted)
-    removed = np.sort(order[~is_seen & (place >= n_seen[group])])
-    return RowDiff(np.sort(added), [admitted[i].tobytes() for i in removed], removed)
 
 
 def distinct(ids: np.ndarray) -> np.ndarray:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -25,9 +24,8 @@ import time
 import traceback
 from pathlib import Path
 
-from run import SHAPES, turn, version
+from cases import SHAPES, machine, random_model, turn
 
-ROOT = Path(__file__).resolve().parents[2]
 NVLINK = 450e9  # bytes/s a direction, H200
 WARM_UP = 5
 LORA = {"lora_r": 16, "lora_alpha": 32}
@@ -63,19 +61,9 @@ def records(algorithm: str, count: int) -> list[dict]:
 
 def make_models(folder: Path, small: str, large: str) -> None:
     """Random models with the tokenizer of bytes."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from lpt_train.tiny import byte_tokenizer, make_tiny
-
-    make_tiny(folder / "tiny", hidden=64, layers=2, heads=2)
-    for name, shape in (("small", small), ("large", large)):
-        if shape == "tiny":
-            make_tiny(folder / name, hidden=64, layers=2, heads=2)
-            continue
-        options = dict(SHAPES[shape])
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(options.pop("model_type"), **options))
-        model.save_pretrained(folder / name)
-        byte_tokenizer().save_pretrained(folder / name)
+    random_model("tiny", folder / "tiny")
+    random_model(small, folder / "small")
+    random_model(large, folder / "large")
 
 
 def run_job(name: str, args: argparse.Namespace, folder: Path, device: str, world: int) -> dict:
@@ -104,7 +92,7 @@ def run_job(name: str, args: argparse.Namespace, folder: Path, device: str, worl
     return {
         "processes": world, "rate": statistics.median(rates), "unit": "tokens/s" if algorithm == "sft" else "pairs/s",
         "step_seconds": statistics.median([line["step_seconds"] for line in lines][WARM_UP:]),
-        "first_step_seconds": lines[0]["step_seconds"], "losses": [line["loss"] for line in lines],
+        "seconds": [round(line["step_seconds"], 4) for line in lines], "losses": [line["loss"] for line in lines],
         "execution": result.body["execution"], "peak_gb": result.body["peak_memory_bytes"] / 1e9,
         "trainable_parameters": result.body["trainable_parameters"], "notes": result.notes,
         "checkpoint": result.body["checkpoint"]["path"], "whole_seconds": time.time() - began,
@@ -144,7 +132,6 @@ def sum_of_gradients(checkpoint: str, device: str, rounds: int = 30) -> dict:
 
 def worker(args: argparse.Namespace) -> None:
     """All jobs in this process; the main one prints a line a job."""
-    sys.path.insert(0, str(ROOT))
     import torch
 
     from lpt_train.ranks import leave
@@ -180,7 +167,7 @@ def launch(args: argparse.Namespace, folder: str, world: int) -> list[dict]:
     if done.returncode or not found:
         found.append({"job": "launch", "processes": world, "error": done.stderr[-3000:]})
     for line in found:
-        shown = {key: value for key, value in line.items() if key not in ("losses", "checkpoint", "notes")}
+        shown = {key: value for key, value in line.items() if key not in ("losses", "seconds", "checkpoint", "notes")}
         print(json.dumps(shown), flush=True)
     return found
 
@@ -205,8 +192,8 @@ def main() -> None:
     """Parse, run, compare, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--shape", choices=(*SHAPES, "tiny"), default="smollm2-135m")
-    parser.add_argument("--large", choices=(*SHAPES, "tiny"), default="qwen2.5-0.5b")
+    parser.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
+    parser.add_argument("--large", choices=SHAPES, default="qwen2.5-0.5b")
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--size", type=int, default=16, help="rows or pairs of a process in a step")
@@ -217,7 +204,6 @@ def main() -> None:
     if args.worker:
         worker(args)
         return
-    sys.path.insert(0, str(ROOT))
     import torch
 
     began = time.time()
@@ -227,13 +213,11 @@ def main() -> None:
             lines = (json.dumps(record) + "\n" for record in records(algorithm, 1000))
             (Path(folder) / f"{algorithm}.jsonl").write_text("".join(lines))
         found = [line for world in (1, args.processes) for line in launch(args, folder, world)]
+    for line in found:
+        line.pop("checkpoint", None)
     report = {
         "compared": compare(found), "results": found, "shapes": {"small": args.shape, "large": args.large},
-        "machine": {
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "cpu",
-            "devices": torch.cuda.device_count(), "system": platform.platform(), "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "transformers", "peft")},
-        },
+        "machine": machine("cuda" if torch.cuda.is_available() else "cpu") | {"devices": torch.cuda.device_count()},
         "command": "python benchmarks/train/ranks.py " + " ".join(sys.argv[1:]), "seconds": time.time() - began,
     }  # fmt: skip
     print(json.dumps(report["compared"], indent=1))

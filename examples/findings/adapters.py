@@ -53,6 +53,8 @@ def main() -> None:
         "cheapest": ["step_seconds", "peak_memory_bytes"],
     }, "adapters")  # fmt: skip
     result = run_matrix(spec, out=found.out("matrix"), catalog=found.catalog)
+    if failed := [f"{cell.variant}, seed {cell.seed}: {cell.failures}" for cell in result.cells if cell.failures]:
+        sys.exit("\n".join(failed))
     for cell in result.cells:
         values = cell.values
         found.rows.append({

@@ -44,6 +44,7 @@ from lpt_train.models import (
 )
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
+from lpt_train.resume import not_with_trl
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Speed
 from lpt_train.steps import batched
@@ -109,6 +110,11 @@ def train(
     Raises `UsageError` for an option that TRL does not have and for `resume`, `RefusedError` as the loops do and for
     what TRL refuses, and `LptError` when the loss or a gradient is not finite.
     """
+    if type(config) not in ALGORITHMS:
+        raise UsageError(
+            "--engine trl trains sft, dpo and kto", seen=type(config).__name__.removesuffix("Config").lower(),
+            next="leave out --engine",
+        )  # fmt: skip
     algorithm, out = ALGORITHMS[type(config)], Path(out)
     place = placement(config.run.device, config.run.dtype)
     _check_can_run(config, place, resume)
@@ -153,10 +159,7 @@ def _check_can_run(config: Config, place: Placement, resume: bool) -> None:
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise UsageError("TRL is too old for --engine trl", seen=version, next="pip install -U 'lpt[trl]'")
     if resume:
-        raise UsageError(
-            "a run of --engine trl is not resumed: TRL goes on from pickles, which are not written here",
-            seen="--resume", next="start a new run with --model set to this one, or train with --engine lean",
-        )  # fmt: skip
+        raise not_with_trl("resume")
     cuda = place.device.type == "cuda"
     check_options(config, cuda=cuda)
     processes, gpus = int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.device_count() if cuda else 0

@@ -43,12 +43,6 @@ class PolicyLoss:
     reference_kl: torch.Tensor  # sum of ratio * k3; 0 without a reference
 
 
-def count_step(mask_B_T: torch.Tensor, max_completion_length: int = 0) -> StepCounts:
-    """The counts of a step that consists of these rows."""
-    tokens_B = mask_B_T.sum(1)
-    return StepCounts(float(tokens_B.sum()), float((tokens_B > 0).sum()), max_completion_length)
-
-
 def token_weights(mask_B_T: torch.Tensor, counts: StepCounts, loss_type: str) -> torch.Tensor:
     """What each token's loss is multiplied by; see the module's docstring. Over a step with dapo or grpo they sum to
     1."""

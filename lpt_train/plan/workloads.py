@@ -107,7 +107,7 @@ def asked(config: Any, work: Workload, before: Mapping[str, Any]) -> tuple[Workl
     return work, fixed
 
 
-def config_of(algorithm: str) -> type[Any]:
+def config_type(algorithm: str) -> type[Any]:
     """The type of the options of an algorithm; PPO is planned with those of GRPO."""
     from lpt_train.algorithms import ALGORITHMS
 

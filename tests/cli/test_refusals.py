@@ -188,7 +188,7 @@ def test_a_full_disk_under_a_run(place, model, tmp_path, disk):
     refused(invoke(*sft("--admitted", "chats:train", model="tiny", out=disk / "t"), cwd=place), 5, "No space left")
     assert contents(disk / "t") == {}
     subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
-    assert invoke(*run, "--resume", cwd=place).code == 0
+    assert invoke("train", "sft", "--resume", disk / "r", cwd=place).code == 0
     assert json.loads((disk / "r" / "run.json").read_bytes())["status"] == "done"
     assert invoke(*sft("--admitted", "chats:train", model="tiny", out=disk / "t"), cwd=place).code == 0
 

@@ -33,9 +33,9 @@ def test_a_run_that_was_stopped_does_not_exit_0_and_says_how_to_go_on(place, mod
     assert process.returncode == code, stderr
     body = json.loads(stdout)
     assert (body["status"], body["stopped_by"]) == ("stopped", signal.Signals(number).name)
-    assert f"stopped after step {body['steps']:,}; go on with --resume" in stderr
+    assert f"stopped after step {body['steps']:,}; lpt train sft --resume {tmp_path}/run" in stderr
     more = f"max_steps={body['steps'] + 1}"
-    ended = invoke(*run, "--set", "lr_scheduler_type=constant", "--set", more, "--resume", "--json", cwd=place)
+    ended = invoke("train", "sft", "--resume", tmp_path / "run", "--set", more, "--json", cwd=place)
     assert (ended.code, ended.json["status"], ended.json["stopped_by"]) == (0, "done", None)
 
 
@@ -44,7 +44,8 @@ def test_a_run_that_was_stopped_does_not_exit_0_and_says_how_to_go_on(place, mod
     [("done", None, 0), ("failed", None, 1), ("running", None, 1), ("stopped", "SIGTERM", 143), ("stopped", None, 1)],
 )
 def test_only_a_run_that_is_done_exits_0(status, by, code):
-    assert exit_code({"status": status, "stopped_by": by, "steps": 3}) == code
+    body = {"status": status, "stopped_by": by, "steps": 3, "algorithm": "sft", "metrics_path": "runs/a/metrics.jsonl"}
+    assert exit_code(body) == code
 
 
 def test_a_test_split_is_refused_for_training_and_free_for_evaluation(place, model, tmp_path):
@@ -98,3 +99,69 @@ def test_records_of_stages_and_runs_say_the_command_and_the_ids_of_data_do_not(p
     run = ("train", "sft", "--admitted", "chats:train", "--model", model, "--set", "max_steps=1", *SMALL, "--json")
     ran = invoke(*run, "--out", tmp_path / "run", cwd=place)
     assert ran.json["command"] == ["lpt", *map(str, run), "--out", str(tmp_path / "run")]
+
+
+@pytest.fixture(scope="module")
+def begun(place, model, tmp_path_factory):
+    """A run of two steps with settings that are no defaults, measured on a split; it can be made longer."""
+    out = tmp_path_factory.mktemp("begun") / "run"
+    run = ("--admitted", "chats:train", "--eval", "chats:train", "--model", model, "--out", out, *SMALL)
+    options = ("learning_rate=0.003", "lr_scheduler_type=constant", "max_steps=2", "seed=7")
+    outcome = invoke("train", "sft", *run, *(word for option in options for word in ("--set", option)), cwd=place)
+    assert outcome.code == 0, outcome.stderr
+    return out
+
+
+def test_a_run_goes_on_by_its_folder_alone(place, begun):
+    before = json.loads((begun / "run.json").read_text())
+    outcome = invoke("train", "sft", "--resume", begun, "--set", "max_steps=3", "--json", cwd=place)
+    assert outcome.code == 0, outcome.stderr
+    after = outcome.json
+    assert (after["run_id"], after["steps"], after["status"]) == (before["run_id"], 3, "done")
+    assert after["config"] == before["config"] | {"run": before["config"]["run"] | {"max_steps": 3}}
+    for name in ("split", "content_root", "eval", "model", "seed"):
+        assert after[name] == before[name]
+    steps = [json.loads(line)["step"] for line in lines(begun / "metrics.jsonl")]
+    assert steps == [0, 1, 2, 3]
+    # Typed as it was typed then is no contradiction.
+    same = ("--set", "learning_rate=0.003", "--admitted", "chats:train", "--out", begun)
+    assert invoke("train", "sft", "--resume", begun, *same, cwd=place).code == 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "typed", "code", "words"),
+    [
+        ("sft", ("--set", "learning_rate=0.01"), 4, ("another learning_rate", "0.003 then, 0.01 now")),
+        ("sft", ("--set", "seed=8"), 4, ("another seed", "7 then, 8 now")),
+        ("sft", ("--model", "tiny"), 4, ("another model", "tiny now")),
+        ("sft", ("--admitted", "sums:train"), 4, ("was admitted for rlvr",)),
+        ("sft", ("--out", "elsewhere"), 2, ("its own folder", "--out elsewhere", "leave out --out")),
+        ("sft", ("--set", "learning_rat=1"), 2, ("unknown option", "learning_rate")),
+        ("dpo", (), 4, ("another algorithm", "sft then, dpo now", "lpt train sft --resume")),
+    ],
+)
+def test_what_contradicts_the_record_is_refused_with_both_values(place, begun, algorithm, typed, code, words):
+    with unchanged(begun):
+        refused(invoke("train", algorithm, "--resume", begun, *typed, cwd=place), code, *words)
+
+
+def test_what_there_is_to_resume_or_to_start_from(place, model, tmp_path):
+    with unchanged(tmp_path, place):
+        refused(invoke("train", "sft", "--resume", tmp_path, cwd=place), 2, "there is no run to resume")
+        start = ("train", "sft", "--admitted", "chats:train")
+        refused(invoke(*start, "--model", model, cwd=place), 2, "no --out", "--resume RUN")
+        refused(invoke(*start, "--out", tmp_path / "x", cwd=place), 2, "no --model", "--resume RUN")
+    (tmp_path / "run.json").write_text("{")
+    refused(invoke("train", "sft", "--resume", tmp_path, cwd=place), 5, "the record of the run is damaged")
+
+
+def test_a_split_that_is_not_found_any_more_is_asked_for(place, model, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}))
+    run = ("--unadmitted", rows, "--model", model, "--out", tmp_path / "run", "--set", "max_steps=1", *SMALL)
+    constant = ("--set", "lr_scheduler_type=constant")
+    assert invoke("train", "sft", *run, *constant, cwd=place).code == 0
+    moved = rows.rename(tmp_path / "moved.jsonl")
+    again = ("train", "sft", "--resume", tmp_path / "run", "--set", "max_steps=2")
+    refused(invoke(*again, cwd=place), 5, "the file cannot be read", "was started with it", "give it as it was given")
+    assert invoke(*again, "--unadmitted", moved, cwd=place).code == 4  # a split has its path for a name

@@ -62,9 +62,10 @@ def test_a_run_through_trl_that_is_stopped_says_that_it_is_not_resumed(place, mo
     assert process.returncode == 143, stderr
     body = json.loads(stdout)
     assert (body["status"], body["stopped_by"]) == ("stopped", "SIGTERM")
-    assert f"stopped after step {body['steps']:,}; start a new run with --model set to this one" in stderr
+    assert f"stopped after step {body['steps']:,}; start a new run with --model {tmp_path}/run" in stderr
     with unchanged(tmp_path):
-        refused(invoke(*run, "--resume", cwd=place), 2, "a run of --engine trl is not resumed", "--engine lean")
+        again = invoke("train", "sft", "--resume", tmp_path / "run", cwd=place)
+        refused(again, 2, "a run of --engine trl is not resumed", "--engine lean")
 
 
 def test_what_trl_does_not_train_is_refused(pairs, model, tmp_path):

@@ -44,7 +44,11 @@ def run_job(job: dict) -> dict:
         from_mapping(config, job["options"]), split=split, out=Path(job["out"]), eval_split=held_out,
         progress=progress, resume=bool(job.get("resume")), catalog=Catalog.open(Path(job["out"]).parent / "catalog"),
     )  # fmt: skip
-    return result.body
+    body = {**result.body, "notes": result.notes}
+    if "quarantined" in body and dist.is_initialized():
+        body["quarantined by rank"] = [None] * dist.get_world_size()
+        dist.all_gather_object(body["quarantined by rank"], body["quarantined"])
+    return body
 
 
 def run_jobs(path: str) -> None:

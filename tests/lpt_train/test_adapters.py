@@ -13,7 +13,7 @@ from train_cases import chats, preferences, write_jsonl
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from lpt_train.adapter_targets import linear_modules, resolve_targets
-from lpt_train.adapters import attach, changes_base, equal_ranks, load_for_training, parameter_report, report_line
+from lpt_train.adapters import attach, changes_base, load_for_training, parameter_report, report_line
 from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import latest
 from lpt_train.config import SFTConfig, from_mapping
@@ -326,17 +326,6 @@ def test_the_report_counts_by_hand():
     whole = parameter_report(llama())
     assert whole["trainable_share"] == 1.0
     assert {entry["module"] for entry in whole["trained_modules"]} >= {"model.norm", "self_attn.q_proj"}
-
-
-def test_equal_ranks_are_equal_parameters():
-    lora = Lora(lora_r=8)
-    ranks = equal_ranks(llama(), lora)
-    for name, options in VARIANTS.items():
-        made = attach(llama(), Lora(lora_r=ranks[name]["lora_r"], **options))
-        assert parameter_report(made)["trainable_parameters"] == ranks[name]["parameters"]
-    a_rank = ranks["lora"]["parameters"] // 8
-    assert abs(ranks["dora"]["parameters"] - ranks["lora"]["parameters"]) <= a_rank / 2
-    assert ranks["lora"] == ranks["rslora"]
 
 
 @pytest.mark.parametrize(

@@ -258,8 +258,13 @@ def test_bad_input(tiny, run, tmp_path):
     reward = tmp_path / "reward"
     reward.mkdir()
     (reward / "adapter_config.json").write_text('{"base_model_name_or_path": "x", "task_type": "SEQ_CLS"}')
-    with pytest.raises(UsageError, match="reward model"):
-        export(str(reward), tmp_path / "o", merge=True)
+    for options in (
+        {"dtype": "bfloat16"},
+        {"tolerance": 0.1},
+        {"split": load_unadmitted(tmp_path / "chats.jsonl", "sft")},
+    ):
+        with pytest.raises(UsageError, match="a reward model is written in float32"):
+            export(str(reward), tmp_path / "o", **options)
     checkpoint = latest(run / "checkpoints")
     weights = load_file(checkpoint / "adapter_model.safetensors")
     save_file({name: value + 1 for name, value in weights.items()}, checkpoint / "adapter_model.safetensors")

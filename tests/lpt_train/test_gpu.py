@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -160,6 +161,16 @@ def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):
     assert result.body["execution"] == "graph" or any("execution" in note for note in result.notes)
 
 
+def test_a_recorded_run_starts_from_its_reference(tiny, tmp_path):
+    """Nothing is learned yet, so the first loss is log 2 but for what recordings with and without gradients round."""
+    made = from_mapping(PreferenceConfig, {
+        "model": str(tiny), "max_steps": 2, "per_device_train_batch_size": 4, "execution": "graph",
+    })  # fmt: skip
+    split = load_unadmitted(write_jsonl(tmp_path / "pairs.jsonl", preferences(16)), "preference")
+    result = train_preference(made, split=split, out=tmp_path / "run")
+    assert result.body["metrics"]["loss"][0] == pytest.approx(math.log(2), abs=1e-3)
+
+
 def test_a_recording_drops_other_inputs_each_time(tiny):
     """Dropout in a replayed graph: fresh in each step, of the right size, none in evaluation."""
     model = load_for_training(str(tiny), Lora(lora_r=4, lora_dropout=0.5), placement("cuda"))
@@ -179,7 +190,7 @@ def test_a_recording_drops_other_inputs_each_time(tiny):
     torch.cuda.set_rng_state(state)
     assert [float(run(rows, {})["loss"]) for _ in range(4)] == losses  # recording them took no draw
     model.eval()
-    first, second = (run.row_logprobs(rows, "evaluation") for _ in range(2))
+    first, second = (run.row_logprobs(rows) for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -187,7 +198,7 @@ def test_dropout_in_layers_that_are_computed_again_runs_compiled(tiny, sft_split
     options = {"lora_dropout": 0.2, "gradient_checkpointing": True}
     result = train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
     assert result.body["execution"] == "compiled"
-    assert any("lora_dropout" in note for note in result.notes)
+    assert any("gradient_checkpointing" in note and "dropout" in note for note in result.notes)
     assert result.body["proof"]["verdict"] == "effective"
 
 

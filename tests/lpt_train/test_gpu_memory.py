@@ -5,10 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import latest
 from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.models import placement
@@ -91,29 +97,41 @@ def test_dropout_in_layers_computed_again_runs_compiled_and_says_so(tiny, sft_sp
         train(config(tiny, execution="graph", **options), split=sft_split, out=tmp_path / "graph")
 
 
+def alone(work: Callable[..., Any], *args: Any) -> Any:
+    """The value of `work` in a process of its own: a peak is a process's, and libraries keep what earlier runs used."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(work, *args).result()
+
+
+def ladder(folder: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The memory of a run without a limit and of one under four fifths of what was predicted for it."""
+    model, split = make_tiny(folder / "model", hidden=256, layers=8), load_unadmitted(folder / "chats.jsonl", "sft")
+    plain = train(config(model, execution="eager"), split=split, out=folder / "plain").body["memory"]
+    options = {"execution": "eager", "max_memory_gb": 0.8 * plain["predicted"]["reserved_bytes"] / 1e9}
+    fitted = train(config(model, **options), split=split, out=folder / "fitted")
+    return plain, fitted.body["memory"], fitted.notes
+
+
 def test_the_ladder_fits_a_budget_and_the_peak_is_recorded(sft_split, tmp_path):
-    model = make_tiny(tmp_path / "model", hidden=256, layers=8)
-    plain = train(config(model, execution="eager"), split=sft_split, out=tmp_path / "plain").body["memory"]
+    plain, fitted, notes = alone(ladder, tmp_path)
     assert plain["rungs"] == []
     assert 0.5 < plain["predicted_over_measured"] < 2  # a small model: workspaces are most of it
-    options = {"execution": "eager", "max_memory_gb": 0.8 * plain["predicted"]["reserved_bytes"] / 1e9}
-    result = train(config(model, **options), split=sft_split, out=tmp_path / "fitted")
-    fitted = result.body["memory"]
     assert fitted["rungs"]
     assert fitted["measured_peak_bytes"] < plain["measured_peak_bytes"]
-    assert any("predicted" in note and "measured" in note for note in result.notes)
+    assert any("predicted" in note and "measured" in note for note in notes)
+
+
+def run_out(folder: Path) -> str:
+    """What the error of a run says to type next that has six tenths of the memory it needs."""
+    model, split = make_tiny(folder / "model", hidden=512, layers=8), load_unadmitted(folder / "chats.jsonl", "sft")
+    options = {"execution": "eager", "memory": "off", "per_device_train_batch_size": 16, "max_steps": 1}
+    peak = train(config(model, **options), split=split, out=folder / "free").body["memory"]["measured_peak_bytes"]
+    placement("cuda")  # frees what that run left
+    torch.cuda.set_per_process_memory_fraction(0.6 * peak / torch.cuda.get_device_properties(0).total_memory)
+    with pytest.raises(LptError, match="not enough memory") as error:
+        train(config(model, **options), split=split, out=folder / "out")
+    return str(error.value.next)
 
 
 def test_running_out_is_answered_with_a_batch_that_then_runs(sft_split, tmp_path):
-    model = make_tiny(tmp_path / "model", hidden=512, layers=8)
-    options = {"execution": "eager", "memory": "off", "per_device_train_batch_size": 16, "max_steps": 1}
-    peak = train(config(model, **options), split=sft_split, out=tmp_path / "free").body["memory"]["measured_peak_bytes"]
-    placement("cuda")  # frees what that run left
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(0.6 * peak / total)
-    try:
-        with pytest.raises(LptError, match="not enough memory") as error:
-            train(config(model, **options), split=sft_split, out=tmp_path / "out")
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert "per_device_train_batch_size=" in error.value.next
+    assert "per_device_train_batch_size=" in alone(run_out, tmp_path)

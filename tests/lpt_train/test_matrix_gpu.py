@@ -1,4 +1,4 @@
-"""Matrices and likelihoods on one GPU: cells forked before the device is touched, the largest batch in some memory."""
+"""Matrices and likelihoods on one GPU: cells in processes that CUDA can begin in, the largest batch in some memory."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from lpt_train.checkpoint_folders import latest
 from lpt_train.config import RunOptions, SFTConfig, from_mapping
 from lpt_train.config_kto import KTOConfig
 from lpt_train.data_order import shuffled
-from lpt_train.packing import Row
+from lpt_train.packing import Row, epoch_order
 from lpt_train.ranks import SOLO, Ranks, _alone, _buckets, first_to_fail, join
 from lpt_train.resume import check_resume
 from lpt_train.sharded import whole
@@ -65,6 +65,16 @@ RESUMED = {
     "again": ("sft", {"lora_dropout": 0.1}),
     "dpo-full-fsdp2": SAME["dpo-full-fsdp2"],
 }
+# Runs whose steps of two rows, one a process, meet rows unlike all others: (those steps, options besides).
+GUARDED = {
+    "spike": ((20,), {}),
+    "spikes-fsdp2": ((20, 21), {"sharding": "fsdp2"}),
+}
+GUARD = {
+    "use_peft": False, "spike_guard": True, "spike_factor": 4, "spike_window": 8, "learning_rate": 1e-2,
+    "max_steps": 28, "max_length": 512, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1,
+    "save_steps": 6, "eval_steps": 0,
+}  # fmt: skip
 
 
 def pairs(first: int, count: int) -> list[dict]:
@@ -77,6 +87,14 @@ def pairs(first: int, count: int) -> list[dict]:
         }
         for n in range(first, first + count)
     ]
+
+
+def odd_rows(steps: tuple[int, ...]) -> list[dict]:
+    """Conversations that are answered alike, but for the second row of those steps."""
+    rows = [{"messages": chat(f"say {n}", "yes")} for n in range(64)]
+    for step in steps:
+        rows[int(epoch_order(64, 42, 0)[2 * step + 1])]["messages"] = chat(f"step {step}", "\xff\xfe\xfd" * 40)
+    return rows
 
 
 class Runs:
@@ -95,6 +113,9 @@ class Runs:
             self.jobs.setdefault(name, self.job(name, algorithm, options))
             self.jobs[f"{name} half"] = self.job(f"{name}-resumed", algorithm, {**options, "max_steps": 4})
             self.jobs[f"{name} resumed"] = self.job(f"{name}-resumed", algorithm, options, resume=True)
+        for name, (steps, options) in GUARDED.items():
+            rows = write_jsonl(folder / f"{name}.jsonl", odd_rows(steps))
+            self.jobs[name] = self.job(name, "sft", {**GUARD, **options}, rows=str(rows), eval=None)
         # Begun by one process, gone on with by two, with their weights spread.
         run_job(self.job("from-one", "sft", {"max_steps": 4, "gradient_accumulation_steps": 4}))
         self.jobs["from-one"] = self.job("from-one", "sft", {"max_steps": STEPS, "sharding": "fsdp2"}, resume=True)
@@ -213,6 +234,33 @@ def test_a_run_goes_on_with_another_number_of_processes(two):
     assert run_job(back)["steps"] == STEPS
     assert "ranks" not in json.loads((two.folder / "stopped" / "run.json").read_text())
     assert [row["loss"] for row in logged(two.folder / "stopped")[1:]] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_processes_set_the_same_batches_aside_and_name_their_rows_once(two, name):
+    steps, options = GUARDED[name]
+    split = load_unadmitted(two.folder / f"{name}.jsonl", "sft")
+    order = epoch_order(64, 42, 0)
+    entries = [json.loads(line) for line in (two.folder / name / "quarantine.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries] == [step + 1 for step in steps]
+    for entry, step in zip(entries, steps, strict=True):
+        taken = [split.record_ids[int(unit)] for unit in order[2 * step : 2 * step + 2]]
+        assert entry["record_ids"] == taken  # of both processes
+        assert entry["suspect"] == taken[1]
+    record = two.records[name]
+    assert record["status"] == "done"
+    assert record["quarantined by rank"] == [entries, entries]
+    rows = [row for row in logged(two.folder / name) if row["step"]]
+    assert [row["step"] for row in rows] == list(range(1, 29))
+    assert [row["step"] for row in rows if row.get("skipped")] == [step + 1 for step in steps]
+    went_back = [note for note in record["notes"] if note.startswith("went back to step-000018")]
+    assert len(went_back) == len(steps) - 1
+    one, out = two.in_one(name, gradient_accumulation_steps=2)
+    assert [entry["suspect"] for entry in one["quarantined"]] == [entry["suspect"] for entry in entries]
+    losses = [[row["loss"] for row in logged(folder) if row["step"]] for folder in (two.folder / name, out)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    ours, theirs = weights(two.folder / name), weights(out)
+    assert max(float((ours[key] - theirs[key]).abs().max()) for key in ours) < 1e-3
 
 
 def test_a_signal_to_one_process_stops_all_at_the_same_step(two):

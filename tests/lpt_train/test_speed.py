@@ -10,7 +10,9 @@ from lpt_train.adapters import attach
 from lpt_train.config import Lora
 from lpt_train.models import load_model
 from lpt_train.packing import Row
-from lpt_train.speed import Speed, Work, peak_rate
+from lpt_train.rollouts import group_sizes
+from lpt_train.sampler.generate import Completion
+from lpt_train.speed import Parts, Speed, Work, peak_rate
 
 # The fixture `tiny`: 2 layers of width 32, 2 heads of 16 of which 1 has keys and values, 3 · 32 inside, 259 tokens.
 LAYER = 32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 96
@@ -72,3 +74,22 @@ def test_no_mfu_is_told_where_the_peak_or_the_arithmetic_is_not_known():
     assert known["mfu"] == pytest.approx(1e9 / (known["step_seconds"] * 1e12))
     assert "mfu" not in Speed(0, 4, None).step(1, 100, 1e9)
     assert "mfu" not in Speed(0, 4, 1e12).step(1, 100)
+
+
+def test_completions_are_counted_with_their_prompts_and_the_head_for_what_was_sampled(model):
+    groups = [[Completion([1, 2, 3], [0.0] * 3, "stop"), Completion([1], [0.0], "stop")]]
+    sizes = group_sizes([[7, 8]], groups)
+    assert sizes == (5 + 3, 25 + 9, 4)
+    work = Work(model)
+    assert work.forward_of(*sizes) == 2 * BODY * 8 + 2 * HEAD * 4 + ATTENTION * 34
+
+
+def test_parts_of_a_step_have_an_mfu_each():
+    parts = Parts(1e9)
+    first, second = parts.end("generation", 1e6), parts.end("training", 3e6)
+    assert first["mfu_generation"] == pytest.approx(1e6 / (first["generation_seconds"] * 1e9))
+    assert second["mfu_training"] == pytest.approx(3e6 / (second["training_seconds"] * 1e9))
+    assert second["training_seconds"] >= first["generation_seconds"]  # nobody said that another part begins
+    assert parts.operations() == 4e6
+    assert parts.operations() == 0
+    assert set(Parts(None).end("training", 3e6)) == {"training_seconds"}

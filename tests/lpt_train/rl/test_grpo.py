@@ -19,6 +19,7 @@ from lpt_train.config_grpo import GRPOConfig
 from lpt_train.models import load_model
 from lpt_train.observers import Ask
 from lpt_train.sampler.generate import Completion
+from lpt_train.speed import Speed
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, LptError, RefusedError, UsageError
 from manifests.sql import query
@@ -68,9 +69,11 @@ def test_what_a_run_records(config, split, tmp_path, catalog):
     for name in (
         "reward", "reward_std", "frac_zero_variance", "unscorable", "completion_length", "truncated_share", "entropy",
         "clip_low", "clip_high", "ratio_kl", "grad_norm", "learning_rate", "tokens_per_second", "mismatch", "loss",
+        "generation_seconds", "training_seconds",
     ):  # fmt: skip
         assert name in first, name
     assert 0 < first["unscorable"] < 1
+    assert first["generation_seconds"] + first["training_seconds"] < first["step_seconds"]
     assert first["mismatch"] < 1e-5  # the sampler and the trainer are the same model in float32
     rows = [json.loads(line) for line in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
     assert len(rows) == 2 * config.generation_size
@@ -111,10 +114,23 @@ def test_n_steps_and_n_steps_are_2n_steps(config, split, tmp_path, catalog, chan
     two = train(whole, split, tmp_path / "two", catalog, resume=True)
     assert one.body["proof"]["start"] == two.body["proof"]["start"]
     assert one.body["proof"]["end"] == two.body["proof"]["end"]
-    timing = ("tokens_per_second", "step_seconds", "eta_seconds")
+    timing = ("tokens_per_second", "step_seconds", "eta_seconds", "generation_seconds", "training_seconds")
     strip = lambda rows: [{k: v for k, v in row.items() if k not in timing} for row in rows]  # noqa: E731
     assert strip(metrics(tmp_path / "one")) == strip(metrics(tmp_path / "two"))
     assert (tmp_path / "one/rollouts.jsonl").read_bytes() == (tmp_path / "two/rollouts.jsonl").read_bytes()
+
+
+def test_generation_and_training_have_an_mfu_each(config, split, tmp_path, catalog, monkeypatch):
+    """On a device whose peak is 1e9 operations a second."""
+    made = options(config, reward="reward_functions:sometimes", beta=0.1)
+    honest = Speed.__init__
+    monkeypatch.setattr(Speed, "__init__", lambda self, start, total, peak=None: honest(self, start, total, 1e9))
+    train(made, split, tmp_path / "run", catalog)
+    first = metrics(tmp_path / "run")[0]
+    generated, trained = (first[f"mfu_{part}"] * first[f"{part}_seconds"] for part in ("generation", "training"))
+    assert generated > 0
+    assert trained > 0
+    assert first["mfu"] * first["step_seconds"] == pytest.approx(generated + trained)
 
 
 def test_groups_that_are_all_equal_are_no_update(config, split, tmp_path, catalog):
