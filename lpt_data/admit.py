@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -40,7 +39,14 @@ from manifests.canon import CANON
 from manifests.catalog import Catalog, check_name
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError, UsageError
-from manifests.files import cannot_write, fsync_folder, make_folder, write_atomic
+from manifests.files import (
+    cannot_write,
+    fsync_folder,
+    make_folder,
+    sweep_killed,
+    unfinished_name,
+    write_atomic,
+)
 from manifests.loaded import pointer
 from manifests.objects import object_bytes
 
@@ -322,8 +328,9 @@ def _write_and_record(
     progress: Progress | None,
 ) -> Admission:
     parent = make_folder(catalog.splits_dir) if target is None else target.parent
-    _sweep(parent, body["name"])
-    unfinished = parent / f".tmp-admit-{body['name']}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    what = f"admit-{body['name']}"
+    sweep_killed(parent, what)
+    unfinished = parent / unfinished_name(what)
     place: dict[str, Any] = {}
     try:
         unfinished.mkdir()
@@ -390,22 +397,3 @@ def _latest(catalog: Catalog, name: str) -> tuple[str, dict[str, Any]] | None:
 
 def _recorded(catalog: Catalog, body: Mapping[str, Any]) -> bool:
     return any(True for _ in catalog.find("lpt.admission/1", name=body["name"], version=body["version"]))
-
-
-def _sweep(parent: Path, name: str) -> None:
-    """Remove what killed admissions of this name left behind on this machine; a living process keeps its own."""
-    prefix = f".tmp-admit-{name}-{socket.gethostname()}-"
-    for left in parent.glob(f"{prefix}*"):
-        pid = left.name.removeprefix(prefix).partition("-")[0]
-        if pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

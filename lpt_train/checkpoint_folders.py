@@ -48,6 +48,8 @@ def latest(directory: Path) -> Path | None:
 
 def recover(directory: Path) -> None:
     """Finish what a kill interrupted: an old checkpoint gets its name back or, where it was replaced, goes."""
+    for left in directory.parent.glob(".tmp-*.json*"):  # the record or the metrics of a run that was killed
+        left.unlink(missing_ok=True)
     for old in directory.glob(f"{_OLD}step-*"):
         final = directory / old.name.removeprefix(_OLD)
         if (final / STATE).is_file():

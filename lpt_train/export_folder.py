@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from lpt_train.runs import env, now
 from manifests.catalog import Catalog
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError, UsageError
-from manifests.files import fsync_file, fsync_folder, make_folder
+from manifests.files import fsync_file, fsync_folder, make_folder, sweep_killed, unfinished_name
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ def written_whole(out: Path) -> Iterator[Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError("the place of the export is taken", seen=str(out), next="choose another --out")
     make_folder(out.parent)
-    temporary = out.parent / f".tmp-{out.name}-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    sweep_killed(out.parent, out.name)
+    temporary = out.parent / unfinished_name(out.name)
     try:
         temporary.mkdir()
         yield temporary

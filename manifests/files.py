@@ -7,6 +7,8 @@ import errno
 import fcntl
 import json
 import os
+import shutil
+import socket
 import sys
 import time
 import uuid
@@ -81,6 +83,30 @@ def fsync_folder(path: Path | str) -> None:
     """Flush a folder's names to the disk; a file system that cannot do that for folders is no error."""
     with contextlib.suppress(OSError):
         fsync_file(path)
+
+
+def unfinished_name(what: str) -> str:
+    """A temporary name that says whose it is, so that `sweep_killed` knows what a kill left behind."""
+    return f".tmp-{what}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def sweep_killed(parent: Path, what: str) -> None:
+    """Remove what killed processes of this machine left under `unfinished_name`; a living one keeps its own."""
+    prefix = f".tmp-{what}-{socket.gethostname()}-"
+    for left in parent.iterdir() if parent.is_dir() else ():
+        pid = left.name.removeprefix(prefix).partition("-")[0]
+        if left.name.startswith(prefix) and pid.isdigit() and not _alive(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def make_folder(path: Path | str) -> Path:

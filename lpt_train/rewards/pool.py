@@ -37,6 +37,7 @@ from lpt_train.rewards import worker as worker_module
 from lpt_train.rewards.log import BoundedLog
 from lpt_train.rewards.worker import HEADER, frame, parse
 from manifests.errors import BadInputError
+from manifests.files import sweep_killed, unfinished_name
 
 BATCH = 16  # items of one message, and of a user's function always
 MOST, MOST_TEXT = 512, 1 << 15  # items, and characters, of a message to a fast verifier: a pipe takes it whole
@@ -110,7 +111,8 @@ class RewardPool:
         self.examples: dict[str, str] = {}
         self.network = ""
         self._log = BoundedLog(log) if log is not None else None
-        self._folder = tempfile.TemporaryDirectory(prefix="lpt-rewards-", ignore_cleanup_errors=True)
+        sweep_killed(Path(tempfile.gettempdir()), "lpt-rewards")
+        self._folder = tempfile.TemporaryDirectory(prefix=unfinished_name("lpt-rewards"), ignore_cleanup_errors=True)
         self._workers: list[_Worker] = []
         self._sizes: dict[tuple[int, str], int] = {}  # (term, what is asked) -> items of the next message
         try:

@@ -245,3 +245,11 @@ def test_an_adapter_of_another_program_is_as_marked_as_its_base(tmp_path):
     (base / "lpt.json").write_text("{half")
     with pytest.raises(BadInputError, match="cannot be read"):
         read_provenance(adapter)
+
+
+def test_what_a_kill_left_half_written_beside_the_checkpoints_goes(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    for name in (".tmp-77-aabbccdd.json", ".tmp-77-aabbccdd.jsonl", "run.json", ".lock"):
+        (tmp_path / name).write_text("{")
+    recover(tmp_path / "checkpoints")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "checkpoints", "run.json"]

@@ -15,7 +15,7 @@ import pytest
 from manifests import decisions
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, BusyError
-from manifests.files import atomic_path, exclusive_lock, make_folder, write_atomic
+from manifests.files import atomic_path, exclusive_lock, make_folder, sweep_killed, unfinished_name, write_atomic
 
 
 @contextmanager
@@ -157,3 +157,14 @@ def test_a_lock_is_taken_as_soon_as_it_is_free(tmp_path):
         start = time.monotonic()
         with exclusive_lock(lock, wait=30, what="the output"):
             assert time.monotonic() - start < 25
+
+
+def test_what_a_killed_process_left_is_swept_and_what_a_living_one_has_is_not(tmp_path):
+    mine = tmp_path / unfinished_name("model")
+    gone = tmp_path / mine.name.replace(f"-{os.getpid()}-", "-999999999-")
+    others = [tmp_path / gone.name.replace("model", "models"), tmp_path / ".tmp-model-elsewhere-999999999-aa"]
+    for folder in (mine, gone, *others):
+        (folder / "part").mkdir(parents=True)
+    sweep_killed(tmp_path, "model")
+    assert [folder.exists() for folder in (mine, gone, *others)] == [True, False, True, True]
+    sweep_killed(tmp_path / "nowhere", "model")
