@@ -91,7 +91,8 @@ def test_a_demo_that_is_stopped_in_its_training_measures_nothing_and_says_so(jou
 
     import typer
 
-    stopped = SimpleNamespace(body={"status": "stopped", "stopped_by": "SIGTERM", "steps": 3})
+    told = {"algorithm": "sft", "metrics_path": "runs/sft/metrics.jsonl", "steps": 3}
+    stopped = SimpleNamespace(body={"status": "stopped", "stopped_by": "SIGTERM", **told})
     monkeypatch.setattr("lpt_train.tiny.make_tiny", lambda folder, **options: None)
     monkeypatch.setattr("lpt_train.admitted.load_split", lambda ref, catalog: None)
     monkeypatch.setattr("lpt_train.sft.train", lambda *given, **named: stopped)
