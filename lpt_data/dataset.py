@@ -242,7 +242,7 @@ class Dataset:
             raise BadInputError(
                 f"no row of {source.path} can be used",
                 seen=f"{rows} rows, all bad; {shown}",
-                next=f"check the file, or choose another layout with --layout (it was read as {self.layout})",
+                next=layouts.told_apart(_first_columns(source), self._layout),
             )
 
     def _reject(self, row: int, file: str, line: int, reason: str, detail: str) -> None:

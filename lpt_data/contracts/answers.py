@@ -1,7 +1,7 @@
 """Answers that a policy may find without the task: guessed, most frequent, copied from the prompt; and pass rates.
 
 A pass rate is the share of a model's samples that the verifier paid for one prompt. It comes from a column beside the
-row, from a scored file, or from whatever the caller lends; no model is sampled here.
+row, from a scored file, or from whatever the caller lends, such as the attempts of a model (`sampled`).
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def no_signal(survey: Survey) -> Outcome:
         len(places) / len(each),
         len(each),
         Found(places, _rated),
-        reason=f"{never} never solved, {len(places) - never} always{_without(survey, each)}",
+        reason=f"{never} never solved, {len(places) - never} always{_limits(survey, each, len(places))}",
     )
 
 
@@ -197,7 +197,7 @@ def in_band(survey: Survey) -> Outcome:
         return each
     places = [found for found in each if not BAND[0] <= found[2] <= BAND[1]]
     mean = np.mean([rate for _, _, rate in each])
-    reason = f"mean {mean:.2f}{_without(survey, each)}"
+    reason = f"mean {mean:.2f}{_limits(survey, each, len(each) - len(places))}"
     return Outcome(share(len(each) - len(places), len(each)), len(each), Found(places, _rated), reason=reason)
 
 
@@ -205,6 +205,9 @@ def _rated(place: tuple[SplitSurvey, int, float]) -> Finding:
     return place[0].finding(place[1], f"pass rate {place[2]:g}")
 
 
-def _without(survey: Survey, each: Sequence[Any]) -> str:
+def _limits(survey: Survey, each: Sequence[Any], found: int) -> str:
+    """What limits a share of ``found`` rows: that a model was sampled, or that rows have no rate."""
+    if survey.lent.sampled is not None:
+        return f"; {survey.lent.sampled.said(found / len(each))}"
     missing = survey.n - len(each)
     return f"; {missing} rows have no pass rate" if missing else ""

@@ -115,7 +115,7 @@ def judge(batch: RecordBatch, verifiers: Mapping[str, Verifier], known: dict[Any
     """
     tasks, found = _tasks(batch), Judgement()
     for name, rows in Counter(tasks.verifiers).items():
-        if name is None or name not in verifiers:
+        if not name or name not in verifiers:
             found.missing[name or "(no verifier named)"] += rows
             continue
         places = range(rows) if rows == len(batch.rows) else [i for i, own in enumerate(tasks.verifiers) if own == name]

@@ -35,6 +35,7 @@ from manifests.canon import kind_of
 from manifests.errors import BadInputError, RecordError
 
 if TYPE_CHECKING:
+    from lpt_data.contracts.sampled import Sampled
     from lpt_data.plain import Plain
 
 
@@ -106,6 +107,7 @@ class Instruments:
     languages: tuple[str, ...] = ()  # declared ones, ISO 639-1
     pass_rates: PassRates | None = None
     scored: tuple[str, ...] = ()  # the files behind them
+    sampled: Sampled | None = None  # the attempts of a model behind them
 
 
 @dataclass
