@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, benchmark_paths, examples
-from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
+from cli.output import Progress_, as_json, most_first, one_line, say, table, tell_head, tell_notes
 from cli.semantic import (
     Embedder,
     ExactLimit,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from lpt_data.config import DedupConfig
     from lpt_data.dataset import Dataset
+    from lpt_data.semantic.alike import Semantics
     from lpt_data.stage import StageReport
     from manifests.catalog import Catalog
 
@@ -152,29 +153,21 @@ def dedup(
 
     methods = tuple(name.strip() for name in method.split(",") if name.strip())
     config = DedupConfig(
-        method=methods,
-        threshold=threshold,
-        key=key,
-        keep=keep,
-        drop_all=drop_all,
-        ngram=ngram,
-        seed=seed,
-        template_df=template_df,
-        alarm_share=alarm_share,
-        workers=workers,
-        memory=memory,
-        engine=engine,
+        method=methods, threshold=threshold, key=key, keep=keep, drop_all=drop_all, ngram=ngram, seed=seed,
+        template_df=template_df, alarm_share=alarm_share, workers=workers, memory=memory, engine=engine,
         ray_address=ray_address,
-    )
+    )  # fmt: skip
     source = Source(tuple(inputs), layout, text_column)
-    if dry_run:
-        items = benchmark_paths(benchmark, catalog)
-        foretell(source.open(), config, out, source.beside(against) if against else None, items, json=json)
-        return
-    opened, progress = Catalog.open(catalog), Progress_()
+    opened = None if dry_run else Catalog.open(catalog)
+    place = opened.directory if opened else out.parent  # a dry run does not ask what is in the cache
     meant = (semantic_threshold, floor, same_numbers, exact_limit)
-    meaning, semantic = chosen(embedder, opened.directory, methods, *meant, rethreshold)
+    meaning, semantic = chosen(embedder, place, methods, *meant, rethreshold)
     config = replace(config, semantic=semantic)
+    if opened is None:
+        items, beside = benchmark_paths(benchmark, catalog), source.beside(against) if against else None
+        foretell(source.open(), config, out, beside, meaning if rethreshold is None else None, items, json=json)
+        return
+    progress = Progress_()
     work = dedup_work(source, config, out, against or (), benchmark_paths(benchmark, catalog), meaning)
     report = work.run(opened, progress)
     progress.close()
@@ -182,7 +175,14 @@ def dedup(
 
 
 def foretell(
-    dataset: Dataset, config: DedupConfig, out: Path, reference: Dataset | None, items: dict[str, Any], *, json: bool
+    dataset: Dataset,
+    config: DedupConfig,
+    out: Path,
+    reference: Dataset | None,
+    semantics: Semantics | None,
+    items: dict[str, Any],
+    *,
+    json: bool,
 ) -> None:
     """What the command would take, from a sample; nothing is written or recorded."""
     from lpt_data.contamination import load_benchmarks
@@ -191,7 +191,7 @@ def foretell(
     if items:
         load_benchmarks(items)  # one that is not there is told now
         say("the scan for benchmark items is not in these figures", style="yellow")
-    told = predict(dataset, config, out, reference)
+    told = predict(dataset, config, out, reference, semantics)
     if json:
         as_json({"dry_run": True, **told.to_json()})
         return
@@ -205,11 +205,15 @@ def foretell(
         ("disk beside the output, MB", round(told.spilled_bytes / 1e6)),
         ("pairs to compare", told.candidates if low == high else f"{told.candidates:,} ({low:,} to {high:,})"),
     ]
+    if meant := told.meaning:
+        rows += [
+            ("vectors, MB (no text twice, none known yet)", round(meant.vector_bytes / 1e6)),
+            ("  seconds to embed", meant.embedding_seconds),
+            (f"  seconds to compare ({meant.search})", meant.search_seconds),
+        ]
     table(["foretold", ""], rows)
     how = "all of its rows" if told.rows_are_exact else f"{told.sample_rows:,} rows; rows counted by bytes"
     say(f"from {how}; nothing was written", style="yellow")
-    if "semantic" in config.method:
-        say("embedding and the comparison of meanings are not in these figures", style="yellow")
     if told.needed_bytes > told.cap_bytes:
         say("the cap is too small: the command would refuse", style="bold red")
 
@@ -232,7 +236,7 @@ def show_report(report: StageReport) -> None:
     rows: list[tuple[str, Any]] = [("rows in", body["rows_in"])]
     if body.get("repeated"):
         rows.append(("  repeated", body["repeated"]))
-    rows += [(f"  removed: {reason}", n) for reason, n in body["removed"].items()]
+    rows += [(f"  removed: {reason}", n) for reason, n in most_first(body["removed"])]
     if body["quarantined"]:
         rows.append(("  quarantined", body["quarantined"]))
     rows.append(("rows out", body["rows_out"]))
@@ -249,11 +253,15 @@ def show_report(report: StageReport) -> None:
     say(f"all of it on one page, rows side by side: lpt report {body['stage_id']}", style="dim")
 
 
+# Of the curve in the record, what a line of the screen has room for.
+SHOWN_JACCARD = (0.5, 0.7, 0.8, 0.9)
+
+
 def show_dedup(extra: dict[str, Any]) -> None:
     """How pairs were proposed and verified, and the weakest removals first."""
     if near := extra.get("minhash"):
-        points = "  ".join(f"{float(j):.2f}→{float(p):.3f}" for j, p in near["s_curve"])
-        say(f"chance that a pair is proposed, by its true Jaccard: {points}")
+        points = ", ".join(f"{float(p):.3f} at {float(j):.1f}" for j, p in near["s_curve"] if float(j) in SHOWN_JACCARD)
+        say(f"chance that a pair is proposed, by its Jaccard: {points}")
         say(
             f"{near.get('candidates', 0):,} pairs compared (equal texts count once), "
             f"{near.get('verified', 0):,} at or above {near['threshold']}"
@@ -270,7 +278,7 @@ def show_dedup(extra: dict[str, Any]) -> None:
             f"foretold: {told['rows']:,} rows, {told['seconds']:,.0f} s, {told['peak_memory_bytes'] / 1e6:,.0f} MB, "
             f"{told['candidates']:,} pairs"
         )
-    if frame := extra.get("templates"):
+    if (frame := extra.get("templates")) and frame["shingles_left_out"]:
         say(
             f"{frame['shingles_left_out']:,} shingles of a template left out (in {frame['least_rows']:,} or more of "
             f"{frame['distinct_rows']:,} distinct rows); {frame['rows_of_nothing_else']:,} rows hold nothing else and "

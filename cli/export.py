@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.options import CatalogDir, Json, examples
+from cli.options import CatalogDir, Json, Seed, examples
 from cli.output import as_json, say, table, tell_head
 
 EXAMPLES = examples(
@@ -47,7 +47,7 @@ def export(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn token ids.")] = 0,
+    seed: Seed = 0,
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:

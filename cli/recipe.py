@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.attempts import sampler_of
 from cli.audit import encoder, show_checks, show_verdict, verifiers
 from cli.options import CatalogDir, Json, examples, named_paths
 from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
@@ -50,7 +51,7 @@ def run(
         say(f"warning: {warning}", style="yellow")
     opened, progress = Catalog.open(catalog), Progress_()
     with verifiers() as lent:
-        tools = Tools(open_any, encoder, lambda: lent)
+        tools = Tools(open_any, encoder, lambda: lent, sampler_of)
         if dry_run:
             show_plan(read, planned(read, opened, tools, first=first, last=last), warnings, json=json)
             return
@@ -116,6 +117,7 @@ def show_run(report: RecipeReport) -> None:
             if "manifest_id" in ran.gate.body:
                 body = ran.gate.body
                 say(f"{body['name']}@{body['version']}  {body['folder']}  manifest {body['manifest_id'][:16]}…")
+                say(f"its page: lpt report {body['name']}@{body['version']}", style="dim")
     if report.not_asked:
         say(f"not asked, as they come before --from: {', '.join(report.not_asked)}", style="bold yellow")
     if report.not_run:

@@ -29,6 +29,7 @@ from lpt_data import admitted_folder as folder_
 from lpt_data.audit import AuditReport, audit, contract_of
 from lpt_data.contracts.common import Encoder, PassRates, Verifier
 from lpt_data.contracts.reference import sources
+from lpt_data.contracts.sampled import Sampler
 from lpt_data.dataset import Dataset
 from lpt_data.io.sources import expand
 from lpt_data.lineage import Origin, origin
@@ -109,6 +110,7 @@ def admit(
     verifiers: Mapping[str, Verifier] | None = None,
     languages: Sequence[str] = (),
     pass_rates: PassRates | Sequence[str] | None = None,
+    sampler: Sampler | None = None,
     layout: str | None = None,
     text_column: str = "text",
     out: Path | str | None = None,
@@ -143,6 +145,7 @@ def admit(
         policy=policy,
         languages=languages,
         pass_rates=pass_rates,
+        sampler=sampler,
         progress=progress,
         admitting=name,
     )
@@ -242,6 +245,7 @@ def _evidence(
             {"path": file.path, "bytes": file.bytes, "sha256": bytes_sha256(file.path)}
             for file in (expand(list(lent.scored)) if lent.scored else ())
         ],
+        **({"sampled": dict(lent.sampled.told)} if lent.sampled is not None else {}),
         "languages": list(lent.languages),
         "metrics": [asdict(m) for m in report.metrics],
         "checks": [asdict(c) for c in report.checks],

@@ -27,6 +27,7 @@ from lpt_data.contracts.common import (
 )
 from lpt_data.contracts.groups import COMMON_MEASURES, benchmark_hits
 from lpt_data.contracts.reference import read_against, read_benchmark, read_other
+from lpt_data.contracts.sampled import Sampler, sample_rates
 from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey
 from lpt_data.dataset import Dataset
 from lpt_data.next_command import Typed, dressed
@@ -91,6 +92,7 @@ class AuditReport:
                 for s in self.survey.splits
             },
             "policy": {"name": self.policy.name, "digest": self.policy.digest},
+            **({"sampled": dict(sampled.told)} if (sampled := self.survey.lent.sampled) else {}),
             "not_checked": list(self.not_checked),
         }
 
@@ -110,6 +112,7 @@ def audit(
     policy: str | Path | None = None,
     languages: Sequence[str] = (),
     pass_rates: PassRates | Sequence[str] | None = None,
+    sampler: Sampler | None = None,
     progress: Progress | None = None,
     admitting: str = "",
 ) -> AuditReport:
@@ -118,7 +121,8 @@ def audit(
     `key` names the normaliser or the column of the canonical key; None takes the contract's. `max_length` is in tokens.
     `seeds` are what generated rows started from, `previous` earlier rounds of them, the oldest first, one file each.
     `languages` are those that the replies may be in, as ISO 639-1 codes; `pass_rates` are scored files, or a function
-    that knows the share of a model's samples that were right. `admitting` is the name under which the splits are being
+    that knows the share of a model's samples that were right; a `sampler` is such a model, asked about some of the rows
+    in their place. `admitting` is the name under which the splits are being
     admitted; next commands then repeat the admission.
     Raises what the readers raise for files that cannot be read at all, and UsageError for an unknown contract.
     """
@@ -133,9 +137,11 @@ def audit(
         check_known(languages)
     scored = () if pass_rates is None or callable(pass_rates) else tuple(pass_rates)
     rates = pass_rates if pass_rates is None or callable(pass_rates) else read_rates(scored, chosen.kind, normaliser)
+    sampled = sample_rates(datasets, chosen, sampler) if sampler is not None else None
     lent = Instruments(
         languages=tuple(languages),
-        pass_rates=rates,
+        pass_rates=rates if sampled is None else sampled.rate,
+        sampled=sampled,
         scored=scored,
         encode=encode,
         max_length=max_length,
@@ -182,7 +188,7 @@ def _rule_share(name: str) -> Measure:
     def measure(survey: Survey) -> Outcome:
         if reason := survey.broken(name):
             return Outcome(None, survey.n, status="error", reason=reason)
-        findings = tuple(survey.faults(name))
+        findings = survey.faults(name)
         return Outcome(share(len(findings), survey.n), survey.n, findings)
 
     return measure

@@ -78,7 +78,8 @@ class Typed:
     def drop(self, check: str) -> str:
         """Return the command that takes the rows behind a check out of the first split."""
         words = ["lpt", "data", "drop", *(str(f.path) for f in self.survey.splits[0].dataset.files)]
-        return self._command(words, f"--check {check} --out clean.jsonl", judged=False)
+        rates = "--scored RATES.json " if self.survey.lent.sampled is not None and ".pass_rate." in check else ""
+        return self._command(words, f"{rates}--check {check} --out clean.jsonl", judged=False)
 
     def unleak(self) -> str:
         """Return the command that takes out of the first split what the other splits hold too."""
@@ -110,10 +111,23 @@ class Typed:
             words += ["--previous", *(file["path"] for file in earlier.sources)]
         for path in lent.scored:
             words += ["--scored", path]
+        words += self._attempts() if judged else []
         for benchmark in lent.benchmarks:
             for file in benchmark.sources:
                 words += ["--benchmark", f"{benchmark.name}={file['path']}"]
         return f"{shlex.join(words)} {more}".rstrip()
+
+    def _attempts(self) -> list[str]:
+        """Return the options by which a model attempted rows; a drop reads what --scores wrote in their place."""
+        if self.survey.lent.sampled is None or self.admitting:
+            return []
+        told = self.survey.lent.sampled.told
+        options = {
+            "--model": told["model"], "--attempts": told["attempts"], "--temperature": told["temperature"],
+            "--sample-rows": told["sample_rows"], "--sample-seed": told["sample_seed"],
+            "--max-tokens": told["max_tokens"],
+        }  # fmt: skip
+        return [str(word) for option in options.items() for word in option]
 
 
 def dressed(check: Check, typed: Typed, outcomes: Mapping[str, Outcome]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from manifests.arrow import plain_rows
 from manifests.canon import CANON, FIELDS, canonical_bytes, kind_of, record_ids
 from manifests.catalog import Catalog
 from manifests.digests import content_root, order_sha256
-from manifests.errors import BadInputError, RecordError, RefusedError
+from manifests.errors import NOT_GIVEN, BadInputError, RecordError, RefusedError
 
 # Which kinds of record an algorithm can train on.
 CONTRACTS: dict[str, tuple[str, ...]] = {
@@ -156,18 +156,26 @@ def load_unadmitted(path: str | Path, *contracts: str) -> AdmittedSplit:
             records.append(orjson.loads(canonical_bytes(contract, row)))
         except RecordError as error:
             raise BadInputError(
-                f"row {number} of {path} is no {contract} record: {error.what}", seen=error.seen or error.field,
+                f"row {number} of {path} is no {contract} record: {error.what}",
+                seen=error.seen or error.field or NOT_GIVEN,
                 next=f"give rows with {', '.join(FIELDS[contract])}, or admit the file, which maps other layouts",
             ) from error  # fmt: skip
     if not records:
         raise BadInputError("the file has no rows", seen=str(path), next="check the path")
+    more = {name: _column([row.get(name) for row in rows]) for name in BESIDE if any(name in row for row in rows)}
+    return unadmitted(contract, records, str(path), more)
+
+
+def unadmitted(
+    contract: str, records: Sequence[Mapping[str, Any]], name: str, beside: Mapping[str, Any] | None = None
+) -> AdmittedSplit:
+    """Canonical records of a contract as a split that is marked as not admitted, with columns ``beside`` them."""
     ids = record_ids(contract, records)
     # By name: `Table.from_pylist` takes the columns of the first record for those of all.
-    columns: dict[str, Any] = {name: [record.get(name) for record in records] for name in FIELDS[contract]}
-    columns |= {name: _column([row.get(name) for row in rows]) for name in BESIDE if any(name in row for row in rows)}
-    table = pa.table(columns)
+    columns: dict[str, Any] = {field: [record.get(field) for record in records] for field in FIELDS[contract]}
+    table = pa.table(columns | dict(beside or {}))
     return AdmittedSplit(
-        name=str(path), version=0, split="", contract=contract, manifest_id=None, verdict="unadmitted",
+        name=name, version=0, split="", contract=contract, manifest_id=None, verdict="unadmitted",
         table=table, record_ids=[row.tobytes().hex() for row in ids],
         content_root=content_root(ids).root, order_sha256=order_sha256(ids), tokenizer=None, verified="unadmitted",
     )  # fmt: skip

@@ -30,6 +30,7 @@ from lpt_train.config import DTYPES
 from lpt_train.config_checks import at_least, one_of
 from lpt_train.export_folder import (
     Exported,
+    mapping_in,
     notes_of,
     origin_of,
     outputs_of,
@@ -206,13 +207,13 @@ def _write_generation(folder: Path, base: str | None, tokenizer: PreTrainedToken
     while place is not None and not told:
         path = Path(place) / "generation_config.json"
         if path.is_file():
-            told = json.loads(path.read_text(encoding="utf-8"))
+            told = mapping_in(path)
         elif not Path(place).exists():  # a name of the hub, whose files are there since the weights were loaded
             with contextlib.suppress(OSError):
                 told = GenerationConfig.from_pretrained(place).to_diff_dict()
         place = adapter_base(place)
     ends = told.get("eos_token_id")
-    known = {int(i) for i in ([] if ends is None else ends if isinstance(ends, list) else [ends])}
+    known = {i for i in (ends if isinstance(ends, list) else [ends]) if type(i) is int}
     if tokenizer.chat_template:
         known |= set(Renderer(tokenizer).stop_ids)
     elif tokenizer.eos_token_id is not None:

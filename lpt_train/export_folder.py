@@ -73,6 +73,20 @@ def trained_weights(source: str) -> Path:
     return folder
 
 
+def mapping_in(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; raises `BadInputError` where there is none."""
+    try:
+        body = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        body = error
+    if not isinstance(body, dict):
+        raise BadInputError(
+            "a file beside the weights cannot be read", seen=f"{path}: {body!r:.200}",
+            next="copy the folder again from where it was made",
+        )  # fmt: skip
+    return body
+
+
 def origin_of(source: str, folder: Path) -> dict[str, Any]:
     """Which checkpoint of which run the weights in `folder` are, what that was made from, and the marks on it."""
     made_from = read_provenance(folder) or {}
@@ -80,7 +94,7 @@ def origin_of(source: str, folder: Path) -> dict[str, Any]:
     under = {"name": base, "digest": model_digest(base)} if base is not None else None
     checkpoint = checkpoint_sha256(folder) if (folder / STATE).is_file() else None
     run = Path(source) / "run.json"
-    told = json.loads(run.read_text(encoding="utf-8")) if run.is_file() else {}
+    told = mapping_in(run) if run.is_file() else {}
     return {
         "type": "lpt.export/1", "source": str(folder), "checkpoint_sha256": checkpoint, "base": under,
         "quantisation": quantisation_of(folder), "run_id": made_from.get("run_id"),

@@ -34,19 +34,20 @@ def fetch(known: Known, path: Path) -> None:
         raise BadInputError(f"the hub that has {known.name} cannot be reached", seen=why, next=instead)
     import datasets
 
-    make_folder(path.parent)
     try:
         configs = [known.config] if known.config else datasets.get_dataset_config_names(known.hub)
-        with atomic_path(path) as temporary, open(temporary, "wb") as file:
-            for config in configs:
-                for row in datasets.load_dataset(known.hub, config, split=known.split):
-                    file.write(orjson.dumps(row, default=str) + b"\n")
+        parts = [datasets.load_dataset(known.hub, config, split=known.split) for config in configs]
     except Exception as error:  # of many kinds, by the release of the package; all mean that the rows did not come
         raise BadInputError(
             f"{known.name} could not be fetched",
             seen=f"{known.hub}: {type(error).__name__}: {error}"[:400],
             next=instead,
         ) from error
+    make_folder(path.parent)
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        for rows in parts:
+            for row in rows:
+                file.write(orjson.dumps(row, default=str) + b"\n")
 
 
 def _unreachable() -> str:

@@ -31,7 +31,7 @@ from lpt_data.contamination.items import Benchmarks
 from lpt_data.dataset import Dataset
 from lpt_data.progress import Progress
 from lpt_data.record_text import all_text, prompt_text
-from lpt_data.semantic.alike import Alike, Semantics, find_alike
+from lpt_data.semantic.alike import Alike, Pairs, Semantics, find_alike
 from lpt_data.semantic.numbers import numbers_in
 from lpt_data.stage import StageResult
 from manifests import decisions
@@ -91,7 +91,7 @@ def hits_of(
     texts = [text.encode("utf-8", "replace") for _, _, text in items]
     texts += [view.text.encode("utf-8", "replace") for view in views]
     alike = find_alike(texts, np.arange(len(texts)) >= len(items), config, semantics, progress)
-    of_item, of_view, score = _met(alike, len(items))
+    of_item, of_view, score = _met(alike, alike.over(0.0), len(items))
     fits = np.array(
         [items[i][1] in views[v].sides for i, v in zip(of_item.tolist(), of_view.tolist(), strict=True)], bool
     )
@@ -106,12 +106,12 @@ def hits_of(
     return Hits(rows[of_view], whose[of_item], score, np.array(named, np.float64)), alike.told
 
 
-def _met(alike: Alike, items: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _met(alike: Alike, pairs: Pairs, items: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of an item's text and a row's, (index among items, index among views, score); equal texts score 1."""
     group = alike.group()
     of_text = group[alike.texts.of_position] if len(alike.texts.keys) else np.zeros(0, np.int64)
-    apart = ~alike.same
-    a, b, score = group[alike.a[apart]], group[alike.b[apart]], alike.score[apart]
+    apart = ~pairs.same
+    a, b, score = group[pairs.a[apart]], group[pairs.b[apart]], pairs.score[apart]
     itself = np.unique(of_text[:items])
     left, right = np.concatenate([a, b, itself]), np.concatenate([b, a, itself])
     scores = np.concatenate([score, score, np.ones(len(itself))])

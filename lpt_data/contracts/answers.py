@@ -1,7 +1,7 @@
 """Answers that a policy may find without the task: guessed, most frequent, copied from the prompt; and pass rates.
 
 A pass rate is the share of a model's samples that the verifier paid for one prompt. It comes from a column beside the
-row, from a scored file, or from whatever the caller lends; no model is sampled here.
+row, from a scored file, or from whatever the caller lends, such as the attempts of a model (`sampled`).
 """
 
 from __future__ import annotations
@@ -160,7 +160,11 @@ def _read_evaluation(path: str, by_id: dict[bytes, float]) -> bool:
 
 def _rates(survey: Survey) -> Outcome | list[tuple[SplitSurvey, int, float]]:
     """The rated rows, or why there is nothing to judge."""
-    each = [(part, p, rate) for part in survey.splits for p, rate in enumerate(part.rates.tolist()) if rate == rate]
+    each = [
+        (part, p, float(part.rates[p]))
+        for part in survey.splits
+        for p in np.flatnonzero(~np.isnan(part.rates)).tolist()
+    ]
     if not each:
         return skipped(NO_RATES, survey.n)
     outside = [part.finding(p, f"pass rate {rate:g}") for part, p, rate in each if not 0 <= rate <= 1]
@@ -182,7 +186,7 @@ def no_signal(survey: Survey) -> Outcome:
         len(places) / len(each),
         len(each),
         Found(places, _rated),
-        reason=f"{never} never solved, {len(places) - never} always{_without(survey, each)}",
+        reason=f"{never} never solved, {len(places) - never} always{_limits(survey, each, len(places))}",
     )
 
 
@@ -193,7 +197,7 @@ def in_band(survey: Survey) -> Outcome:
         return each
     places = [found for found in each if not BAND[0] <= found[2] <= BAND[1]]
     mean = np.mean([rate for _, _, rate in each])
-    reason = f"mean {mean:.2f}{_without(survey, each)}"
+    reason = f"mean {mean:.2f}{_limits(survey, each, len(each) - len(places))}"
     return Outcome(share(len(each) - len(places), len(each)), len(each), Found(places, _rated), reason=reason)
 
 
@@ -201,6 +205,9 @@ def _rated(place: tuple[SplitSurvey, int, float]) -> Finding:
     return place[0].finding(place[1], f"pass rate {place[2]:g}")
 
 
-def _without(survey: Survey, each: Sequence[Any]) -> str:
+def _limits(survey: Survey, each: Sequence[Any], found: int) -> str:
+    """What limits a share of ``found`` rows: that a model was sampled, or that rows have no rate."""
+    if survey.lent.sampled is not None:
+        return f"; {survey.lent.sampled.said(found / len(each))}"
     missing = survey.n - len(each)
     return f"; {missing} rows have no pass rate" if missing else ""

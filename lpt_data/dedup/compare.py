@@ -18,9 +18,8 @@ from lpt_data.dedup.graph import Batches, deal
 from lpt_data.dedup.lsh import BITMAP, buckets
 from lpt_data.dedup.rows import Rows, Run
 from lpt_data.dedup.shingles import ShingleSets
-from lpt_data.dedup.spill import Spill
-from lpt_data.dedup.store import Queues
 from lpt_data.dedup.witness import Contest, compare, settle
+from lpt_data.spill import Queues, Spill
 
 COLUMNS = ("witness", "score", "witness_rank", "matched")  # what an outcome says of each row
 ROW = 160  # bytes of a row of a batch beside its keys, bitmap and shingle set

@@ -23,8 +23,10 @@ from manifests.errors import BadInputError, UsageError
 
 SHARE = 0.6  # of the memory that is available, unless told otherwise
 RESERVE = 160 << 20  # kernels and libraries as they are loaded 60 MB, writers of tables up to 110 MB
+KERNELS = 64 << 20  # the first part of it: what may still be loaded while meanings are compared
 WORKING = 150  # bytes a row beside text, signature and shingles while rows are compared (measured)
 BOOKS = 320  # bytes a row when the decisions are made and recorded, should nearly every row go (measured)
+MEANING = 240  # bytes a row on top of WORKING while meanings are compared: keys of texts, vectors of rows (measured)
 A_BYTE = 10  # bytes that the kernels hold for each byte of a row: itself twice, a token and a hash for each other one
 A_WORKER = 4 << 20  # bytes of the batches that each thread beyond the first has in hand
 LEAST_WORK = 16 << 20  # bytes without which spilling would be all that is done
@@ -39,22 +41,28 @@ class Budget:
     cap: int
     source: str  # where the cap comes from, for the report
     resident: int  # what the threads will have in hand included
+    a_row: int = 0  # bytes a row on top, MEANING where meanings are compared
+
+    @property
+    def books(self) -> int:
+        """Bytes a row when the most is known of it: while it is compared, or when the decisions are made."""
+        return max(BOOKS, WORKING + self.a_row)
 
     def room(self, rows: int) -> int:
         """Bytes for texts, signatures and shingle sets while ``rows`` rows are compared."""
-        return self.cap - self.resident - RESERVE - rows * WORKING
+        return self.cap - self.resident - RESERVE - rows * (WORKING + self.a_row)
 
     def hold(self, rows: int, *, at_least: bool = False) -> int:
         """Bytes of texts and signatures of ``rows`` rows that may stay in memory until the end.
 
         Raises BadInputError with the cap that is needed when nearly nothing is left (``at_least``: of more rows still).
         """
-        free = self.cap - self.resident - RESERVE - rows * BOOKS
+        free = self.cap - self.resident - RESERVE - rows * self.books
         if free < LEAST_WORK:
             raise BadInputError(
                 "the memory that was given is not enough even with everything spilled",
                 seen=f"{shown(self.cap)} ({self.source}) for {'at least ' if at_least else ''}{rows:,} rows; the "
-                f"program itself holds {shown(self.resident)}, the books of a row {BOOKS} bytes",
+                f"program itself holds {shown(self.resident)}, the books of a row {self.books} bytes",
                 next=f"--memory {-(-self.needed(rows) // 10**7)}0MB or more, or fewer rows at a time",
             )
         return min(free, self.room(rows) // 2)
@@ -71,7 +79,22 @@ class Budget:
 
     def needed(self, rows: int) -> int:
         """A cap that is enough for so many rows, in bytes: a little more than the least, as the program varies."""
-        return self.resident + RESERVE + rows * BOOKS * 10 // 9 + 3 * LEAST_WORK
+        return self.resident + RESERVE + rows * self.books * 10 // 9 + 3 * LEAST_WORK
+
+    def left(self, rows: int) -> int:
+        """Bytes that are free as of now for vectors and their comparison; what makes rows readable is held already."""
+        return max(self.cap - resident_bytes() - KERNELS - rows * self.a_row, LEAST_WORK)
+
+    def claim(self, size: int, rows: int, what: str, instead: str) -> None:
+        """Raise BadInputError where so many bytes are not free, with the cap that is needed and what else would do."""
+        free = self.left(rows)
+        if size > free:
+            needed = self.cap + size - free + LEAST_WORK
+            raise BadInputError(
+                f"{what} does not fit in the memory that was given",
+                seen=f"{shown(size)} needed, {shown(free)} of {shown(self.cap)} ({self.source}) left",
+                next=f"--memory {-(-needed // 10**7)}0MB or more, or {instead}",
+            )
 
 
 def budget(memory: str | None, workers: int = 1) -> Budget:

@@ -22,9 +22,9 @@ from lpt_data.dedup.memory import budget
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import REFERENCE
 from lpt_data.dedup.rows import read, sketched_again
-from lpt_data.dedup.spill import Spill
 from lpt_data.dedup.stage import Work, find
 from lpt_data.dedup.witness import similarity, sizes_reach
+from lpt_data.spill import Spill
 
 
 def components(batches: Iterable[TextBatch], threshold: float, ngram: int = DedupConfig.ngram) -> np.ndarray:

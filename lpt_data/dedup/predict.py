@@ -25,12 +25,14 @@ import zstandard
 
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
-from lpt_data.dedup import memory
+from lpt_data.dedup import fields, memory
 from lpt_data.dedup.compare import ROW
 from lpt_data.dedup.lsh import BITMAP
+from lpt_data.dedup.predict_meaning import EMBEDDED, Meaning, foretell
 from lpt_data.dedup.rows import thread_count
 from lpt_data.dedup.stage import decide
 from lpt_data.io.sources import SourceFile, format_of
+from lpt_data.semantic.alike import Semantics
 from lpt_data.stage import run_stage
 from manifests.arrow import plain_rows
 from manifests.catalog import Catalog
@@ -63,6 +65,7 @@ class Prediction:
     cap_bytes: int
     cap_from: str
     needed_bytes: int  # the smallest cap that works
+    meaning: Meaning | None = None  # None without the method semantic
 
     def to_json(self) -> dict[str, Any]:
         """The prediction as plain values."""
@@ -82,8 +85,16 @@ class _Trial:
     bands: int
 
 
-def predict(dataset: Dataset, config: DedupConfig, output: Path, reference: Dataset | None = None) -> Prediction:
+def predict(
+    dataset: Dataset,
+    config: DedupConfig,
+    output: Path,
+    reference: Dataset | None = None,
+    semantics: Semantics | None = None,
+) -> Prediction:
     """Foretell `decide` and the writing of its survivors; writes to a temporary folder alone.
+
+    With the method `semantic`, ``semantics`` foretells the vectors, too; without it they are left out.
 
     Raises UsageError and BadInputError as the stage would for settings and rows that it refuses.
     """
@@ -92,14 +103,29 @@ def predict(dataset: Dataset, config: DedupConfig, output: Path, reference: Data
     beside, _ = count_rows(reference) if reference is not None else (0, True)
     free = replace(config, memory=f"{1 << 50}", keep="content", template_df=0.0, workers=config.workers)
     free = replace(free, engine="local", ray_address=None)  # a cluster would be started for a few thousand rows
-    # Meanings need an embedder; what they cost is not foretold.
     free = replace(free, method=tuple(m for m in free.method if m != "semantic") or ("exact",), semantic=None)
     with tempfile.TemporaryDirectory(prefix="lpt-plan-") as folder:
         sample = list(sample_rows(dataset, rows))
         if config.keep.startswith("quality:"):
             free = replace(free, keep=config.keep)
         small, large = _trials(dataset, free, sample, output, Path(folder))
-    return _extrapolated(cap, rows, beside, exact, small, large)
+        told = _extrapolated(cap, rows, beside, exact, small, large)
+        if config.semantic is None or semantics is None:
+            return told
+        path = Path(folder) / "sample.jsonl"
+        path.write_bytes(b"\n".join(sample[:EMBEDDED]) + b"\n")
+        some = dataset_of(dataset, [SourceFile(str(path), "jsonl", "", path.stat().st_size)])
+        key, _ = fields.parts(config.key, some)
+        texts = [text for batch in some.texts(key) for text in batch.texts.to_pylist()]
+        meant = foretell(texts, rows, beside, config.semantic, semantics, replace(cap, a_row=memory.MEANING))
+    return replace(
+        told,
+        seconds=round(told.seconds + meant.embedding_seconds + meant.search_seconds, 2),
+        peak_memory_bytes=min(max(told.peak_memory_bytes, meant.peak_memory_bytes), cap.cap),
+        spilled_bytes=told.spilled_bytes + meant.spilled_bytes,
+        needed_bytes=max(told.needed_bytes, meant.needed_bytes),
+        meaning=meant,
+    )
 
 
 def foretold(dataset: Dataset, config: DedupConfig, output: Path, reference: Dataset | None) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from lpt_data.dedup.lsh import BITMAP, Bands, Sketch, sketch
 from lpt_data.dedup.memory import give_back
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.shingles import NOTHING, ShingleSets, fill
-from lpt_data.dedup.spill import Spill
 from lpt_data.dedup.store import Growing, Table, Text, Texts
+from lpt_data.spill import Spill
 
 Run = Callable[[Callable, Iterable], Iterator]  # map over threads, results in order
 
@@ -42,6 +42,14 @@ class Room(Protocol):
 
     def row(self, size: int) -> None:
         """BadInputError for a row that is too large."""
+        ...
+
+    def left(self, rows: int) -> int:
+        """Bytes that are free as of now, while meanings are compared."""
+        ...
+
+    def claim(self, size: int, rows: int, what: str, instead: str) -> None:
+        """BadInputError where so many bytes are not free, with the cap that is needed and what else would do."""
         ...
 
 
@@ -90,6 +98,11 @@ class Rows:
     def held(self) -> int:
         """Bytes of texts and signatures that are in memory."""
         return self.texts.held + self.keys.held + self.bitmaps.held
+
+    def evict(self) -> None:
+        """Move all that can lie in the spill file there."""
+        for stored in (self.texts, self.keys, self.bitmaps):
+            stored.evict()
 
     def text(self, position: int) -> bytes:
         """The UTF-8 bytes of one row."""

@@ -17,14 +17,20 @@ import numpy as np
 from numba import njit
 
 from lpt_data.config import DedupConfig, SemanticConfig
+from lpt_data.dedup.memory import give_back
 from lpt_data.dedup.report import differing
+from lpt_data.dedup.rows import Room as Budget
 from lpt_data.dedup.rows import Rows
 from lpt_data.dedup.witness import id_ranks
 from lpt_data.progress import Progress
+from lpt_data.semantic import alike as meanings
 from lpt_data.semantic import numbers
 from lpt_data.semantic.alike import Alike, Semantics, find_alike
 from lpt_data.semantic.alike import check as check_settings
 from lpt_data.semantic.cache import as_words
+from lpt_data.semantic.room import Room
+from lpt_data.semantic.vectors import claim_embedder
+from lpt_data.spill import Spill
 from manifests.errors import UsageError
 
 BIN = 0.01  # of the histogram
@@ -32,6 +38,7 @@ BAND = 0.05  # of the samples
 SAMPLES = 4  # pairs shown in each band
 BORDER = 1e-4  # scores this close to the threshold may fall on the other side on another machine
 BORDERLINE = 20  # of them shown
+A_PAIR = 100  # bytes of a pair at the threshold while rows are decided
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class Pairs:
     alike: Alike
     positions: np.ndarray  # int64 [n], the rows compared, ascending
     config: SemanticConfig
+    room: Room
 
     def first(self, place: int) -> int:
         """The position of a row that has a text."""
@@ -48,14 +56,28 @@ class Pairs:
 
 
 def pairs_of(
-    rows: Rows, positions: np.ndarray, config: SemanticConfig, semantics: Semantics, progress: Progress
+    rows: Rows,
+    positions: np.ndarray,
+    config: SemanticConfig,
+    semantics: Semantics,
+    progress: Progress,
+    budget: Budget,
+    spill: Spill,
 ) -> Pairs:
-    """Find which of some rows (ascending positions) mean alike."""
-    return Pairs(
-        find_alike(rows.texts_of(positions), positions < rows.references, config, semantics, progress),
-        positions,
-        config,
-    )
+    """Find which of some rows (ascending positions) mean alike, in what their texts leave of the budget."""
+
+    def left() -> int:
+        give_back()
+        return budget.left(len(rows.rows))
+
+    def claim(size: int, what: str, instead: str) -> None:
+        if size > left():
+            rows.evict()
+        budget.claim(size, len(rows.rows), what, instead)
+
+    room = Room(spill, left, claim)
+    texts, outside = rows.texts_of(positions), positions < rows.references
+    return Pairs(find_alike(texts, outside, config, semantics, progress, room), positions, config, room)
 
 
 class Meaning(NamedTuple):
@@ -116,6 +138,13 @@ def check(config: DedupConfig, semantics: Semantics | None) -> None:
         check_settings(config.semantic)
 
 
+def check_room(budget: Budget, rows: int, semantics: Semantics) -> None:
+    """Raise BadInputError now where an embedder that is sure to be needed will not fit."""
+    source = semantics.source
+    if not semantics.kept_only and not source.cache().known_files():
+        claim_embedder(lambda *asked: budget.claim(asked[0], rows, *asked[1:]), source)
+
+
 def settle(rows: Rows, pairs: Pairs, rank: Rank, near: Callable[[np.ndarray, Rank], Near]) -> Settled:
     """Decide the rows of ``pairs``; ``near`` decides some of them by their words, in the order of a rank."""
     total, positions = len(rows.rows), pairs.positions
@@ -162,8 +191,11 @@ def _meaning(rows: Rows, pairs: Pairs) -> Meaning:
     alike, positions = pairs.alike, pairs.positions
     count = len(alike.texts.keys)
     vector = alike.group()[alike.texts.of_position] if len(positions) else np.zeros(0, np.int64)
-    over = ~alike.same & (alike.score >= pairs.config.threshold)
-    a, b, score = alike.a[over].astype(np.int64), alike.b[over].astype(np.int64), alike.score[over]
+    count_over = sum(int((part.score >= pairs.config.threshold).sum()) for part in alike.parts())
+    pairs.room.claim(A_PAIR * count_over, f"{count_over:,} pairs at the threshold", "a higher --semantic-threshold")
+    over = alike.over(pairs.config.threshold)
+    over = over.chosen(~over.same)
+    a, b, score = over.a.astype(np.int64), over.b.astype(np.int64), over.score
     itself = np.unique(vector)
     one, other = np.concatenate([a, b, itself]), np.concatenate([b, a, itself])
     order = np.lexsort((other, one))
@@ -278,68 +310,85 @@ def _alike(meaning: Meaning, positions: np.ndarray, references: int) -> np.ndarr
     return found
 
 
+class Drawn(NamedTuple):
+    """How many pairs of a kind there are, and some of them: which ones is chance that content decides."""
+
+    pairs: int
+    chance: np.ndarray  # uint64 [k], ascending
+    shown: meanings.Pairs  # [k]
+
+    def more(self, chance: np.ndarray, pairs: meanings.Pairs, most: int) -> Drawn:
+        """Return it with further pairs, of which at most so many are shown."""
+        if not len(chance):
+            return self
+        joined = np.concatenate([self.chance, chance])
+        order = np.argsort(joined, kind="stable")[:most]
+        columns = (np.concatenate(both)[order] for both in zip(self.shown, pairs, strict=True))
+        return Drawn(self.pairs + len(chance), joined[order], meanings.Pairs(*columns))
+
+
 def told(rows: Rows, pairs: Pairs, settled: Settled) -> dict[str, Any]:
     """What the stage says of it: how vectors came to be, the pairs by score, examples to choose a threshold by."""
-    alike, threshold = pairs.alike, pairs.config.threshold
-    near = np.flatnonzero(np.abs(alike.score - threshold) <= BORDER)
+    threshold, floor = pairs.config.threshold, float(pairs.alike.told["floor"])
+    bands = _edges(floor)
+    # A random order of pairs that is the same for the same texts, however their rows are ordered.
+    words = as_words(pairs.alike.texts.keys)[:, 1] if len(pairs.alike.texts.keys) else np.zeros(0, np.uint64)
+    nothing = Drawn(0, np.zeros(0, np.uint64), meanings.Pairs(*np.zeros((4, 0))))
+    low = int(np.floor(floor / BIN + 1e-9))
+    bins = np.zeros(round(1 / BIN) + 1 - low, np.int64)
+    border, drawn, over = nothing, [nothing] * len(bands), 0
+    for part in pairs.alike.parts():
+        chance, score = words[part.a] ^ words[part.b], part.score
+        over += int(np.count_nonzero(score >= threshold))
+        bins += np.bincount(
+            np.minimum((score / BIN + 1e-9).astype(np.int64), round(1 / BIN)) - low, minlength=len(bins)
+        )
+        near = np.abs(score - threshold) <= BORDER
+        border = border.more(chance[near], part.chosen(near), BORDERLINE)
+        within = [(score >= least) & ((score < most) | (most >= 1)) for least, most in bands]
+        drawn = [band.more(chance[here], part.chosen(here), SAMPLES) for band, here in zip(drawn, within, strict=True)]
     return {
-        **alike.told,
+        **pairs.alike.told,
         "threshold": threshold,
         "same_numbers": pairs.config.same_numbers,
-        "pairs": len(alike.a),
-        "pairs_at_threshold": int(np.count_nonzero(alike.score >= threshold)),
+        "pairs": int(bins.sum()),
+        "pairs_at_threshold": over,
         "kept_apart_by_numbers": settled.kept_apart,
         "rounds": settled.rounds,
-        "histogram": _histogram(alike.score, float(alike.told["floor"])),
-        "bands": _bands(rows, pairs),
+        "histogram": [[round((low + k) * BIN, 6), n] for k, n in enumerate(_trimmed(bins))],
+        "bands": [
+            {"from": least, "to": most, "pairs": band.pairs, "shown": _shown(rows, pairs, band)}
+            for (least, most), band in zip(bands, drawn, strict=True)
+            if band.pairs
+        ],
         "borderline": {
             "within": BORDER,
-            "pairs": len(near),
-            "shown": [_pair(rows, pairs, k, short=True) for k in near[_by_chance(alike, near)][:BORDERLINE].tolist()],
+            "pairs": border.pairs,
+            "shown": [_pair(rows, pairs, border.shown, k, short=True) for k in range(len(border.chance))],
         },
     }
 
 
-def _histogram(score: np.ndarray, floor: float) -> list[list[float | int]]:
-    """[lower end, pairs] of every bin from the floor to 1."""
-    low = int(np.floor(floor / BIN + 1e-9))
-    count = np.bincount(np.minimum((score / BIN + 1e-9).astype(np.int64), round(1 / BIN)) - low)
-    return [[round((low + k) * BIN, 6), int(n)] for k, n in enumerate(count.tolist())]
+def _trimmed(bins: np.ndarray) -> list[int]:
+    """Counts up to the last one that is not zero."""
+    return bins[: np.flatnonzero(bins)[-1] + 1].tolist() if bins.any() else []
 
 
-def _bands(rows: Rows, pairs: Pairs) -> list[dict[str, Any]]:
-    """Some pairs of each band of scores, the highest band first; which ones is chance that content decides."""
-    score, bands = pairs.alike.score, []
-    edges = np.round(np.arange(1.0, float(pairs.alike.told["floor"]) - BAND, -BAND), 6)
-    for low in np.maximum(edges - BAND, 0.0).tolist():
-        high = round(low + BAND, 6)
-        here = np.flatnonzero((score >= low) & ((score < high) if high < 1 else True))
-        if not len(here):
-            continue
-        picked = here[_by_chance(pairs.alike, here)][:SAMPLES]
-        picked = picked[np.argsort(-score[picked], kind="stable")]
-        bands.append(
-            {
-                "from": round(low, 6),
-                "to": high,
-                "pairs": len(here),
-                "shown": [_pair(rows, pairs, k) for k in picked.tolist()],
-            }
-        )
-    return bands
+def _edges(floor: float) -> list[tuple[float, float]]:
+    """The bands of scores, the highest first."""
+    lows = np.maximum(np.round(np.arange(1.0, floor - BAND, -BAND), 6) - BAND, 0.0)
+    return [(round(low, 6), round(low + BAND, 6)) for low in lows.tolist()]
 
 
-def _by_chance(alike: Alike, some: np.ndarray) -> np.ndarray:
-    """An order of some pairs that is random but the same for the same texts, however their rows are ordered."""
-    words = as_words(alike.texts.keys)[:, 1] if len(alike.texts.keys) else np.zeros(0, np.uint64)
-    return np.argsort(words[alike.a[some]] ^ words[alike.b[some]], kind="stable")
+def _shown(rows: Rows, pairs: Pairs, band: Drawn) -> list[dict[str, Any]]:
+    return [_pair(rows, pairs, band.shown, k) for k in np.argsort(-band.shown.score, kind="stable").tolist()]
 
 
-def _pair(rows: Rows, pairs: Pairs, k: int, *, short: bool = False) -> dict[str, Any]:
-    positions = [pairs.first(int(pairs.alike.a[k])), pairs.first(int(pairs.alike.b[k]))]
+def _pair(rows: Rows, pairs: Pairs, of: meanings.Pairs, k: int, *, short: bool = False) -> dict[str, Any]:
+    positions = [pairs.first(int(of.a[k])), pairs.first(int(of.b[k]))]
     said = [rows.text(position).decode("utf-8", "replace") for position in positions]
     told: dict[str, Any] = {
-        "score": round(float(pairs.alike.score[k]), 6),
+        "score": round(float(of.score[k]), 6),
         "record_ids": [rows.ids[position].tobytes().hex() for position in positions],
         "same_numbers": numbers.numbers_in(said[0]) == numbers.numbers_in(said[1]),
     }

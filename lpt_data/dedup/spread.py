@@ -28,10 +28,10 @@ from lpt_data.dedup.lsh import BITMAP, Bands, Sketch, links, sketch
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.rows import Rows
 from lpt_data.dedup.shingles import ShingleSets, fill
-from lpt_data.dedup.spill import Spill
-from lpt_data.dedup.store import Queues, Text
+from lpt_data.dedup.store import Text
 from lpt_data.engines.ray import Cluster, fetch
 from lpt_data.progress import Progress
+from lpt_data.spill import Queues, Spill
 
 PART = 8 << 20  # bytes of text in one task of sketching
 BATCH = 32 << 20  # bytes of one batch of components at most

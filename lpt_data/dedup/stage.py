@@ -16,16 +16,16 @@ from lpt_data.dataset import Dataset
 from lpt_data.dedup import compare, exact, fields, graph, lsh, report, semantic, templates, witness
 from lpt_data.dedup.decided import decision_table
 from lpt_data.dedup.lsh import Bands
-from lpt_data.dedup.memory import Budget, budget, give_back
+from lpt_data.dedup.memory import MEANING, Budget, budget, give_back
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import DUPLICATED, EMPTY, EXACT, NEAR, NORMALIZED, REFERENCE, SEMANTIC, Removals
 from lpt_data.dedup.rows import Room, Rows, Run, read, sketched_again, thread_count, threads
 from lpt_data.dedup.shingles import NOTHING
-from lpt_data.dedup.spill import Spill
 from lpt_data.dedup.spread import Spread
 from lpt_data.engines.ray import cluster
 from lpt_data.progress import Progress, silent
 from lpt_data.semantic import alike
+from lpt_data.spill import Spill
 from lpt_data.stage import StageResult
 from lpt_data.twins import ties
 from manifests.errors import UsageError
@@ -66,9 +66,12 @@ def decide(
             progress(0, None, "connecting to the cluster")
             spread = Spread(stack.enter_context(cluster(config.ray_address)), scheme, bands, progress)
         room = budget(config.memory, thread_count(config.workers))
+        room = replace(room, a_row=MEANING if semantics is not None else 0)
         if not any(source.format == "json" for source in dataset.files):  # an array would be read whole to count it
             rows, exact = count_rows(dataset)
             room.hold(rows if exact else int(0.9 * rows), at_least=not exact)  # refuses now rather than in an hour
+        if semantics is not None:
+            semantic.check_room(room, 0, semantics)
         run, close = threads(config.workers)
         stack.callback(close)
         file = stack.enter_context(Spill(output.parent if output else None))
@@ -227,7 +230,7 @@ def find(rows: Rows, work: Work, tie: np.ndarray | None = None) -> tuple[Removal
     leads = np.flatnonzero((same.leader == np.arange(total)) & ~same.empty)
     if work.config.semantic is None or work.semantics is None:
         return _removals(same, near(leads, rank), np.zeros(total, bool), work.config, rows.references), counts
-    pairs = semantic.pairs_of(rows, leads, work.config.semantic, work.semantics, work.progress)
+    pairs = semantic.pairs_of(rows, leads, work.config.semantic, work.semantics, work.progress, work.budget, work.spill)
     settled = semantic.settle(rows, pairs, rank, near)
     found = Near(settled.witness, settled.score, settled.matched)
     removals = _removals(same, found, settled.meant, work.config, rows.references)

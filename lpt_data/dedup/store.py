@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from lpt_data.dedup.spill import Spill
+from lpt_data.spill import Spill
 from lpt_data.text import buffers
 
 Text = tuple[np.ndarray, np.ndarray]  # offsets int64 [n + 1] and UTF-8 bytes, as in an Arrow large_string array
@@ -176,37 +176,3 @@ class Table:
                 block = self._spill.read(block, np.uint64, rows * self.width).reshape(self.width, rows)
             found[here] = block[:, positions[here] - first].T
         return found
-
-
-class Queues:
-    """Arrays laid into numbered queues and read back whole; what does not fit in ``room`` bytes goes to the file."""
-
-    def __init__(self, count: int, dtype: np.dtype | type, spill: Spill, room: int) -> None:
-        self._dtype = np.dtype(dtype)
-        self._spill = spill
-        self._most = max(room // max(count, 1), 1 << 12)  # bytes that one queue keeps in memory
-        self._fresh: list[list[np.ndarray]] = [[] for _ in range(count)]
-        self._waiting = [0] * count
-        self._places: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # (start, items) in the file
-
-    def add(self, number: int, values: np.ndarray) -> None:
-        """Append a one-dimensional array to a queue."""
-        self._fresh[number].append(values)
-        self._waiting[number] += values.nbytes
-        if self._waiting[number] >= self._most:
-            items = self._waiting[number] // self._dtype.itemsize
-            self._places[number].append((self._spill.append(self._fresh[number]), items))
-            self._fresh[number], self._waiting[number] = [], 0
-
-    def read(self, number: int) -> np.ndarray:
-        """All that was laid into a queue, in order."""
-        places, fresh = self._places[number], self._fresh[number]
-        values = np.empty(sum(n for _, n in places) + sum(map(len, fresh)), self._dtype)
-        at = 0
-        for start, items in places:
-            self._spill.read_into(start, values[at : at + items])
-            at += items
-        for part in fresh:
-            values[at : at + len(part)] = part
-            at += len(part)
-        return values

@@ -9,10 +9,12 @@ from typing import Any
 
 from lpt_data.admit import admit
 from lpt_data.audit import audit, contract_of
+from lpt_data.contracts.sampled import Sampler
 from lpt_data.progress import Progress
 from lpt_data.run.recipe import StageSpec
 from lpt_data.run.table import Given
 from lpt_data.works import Source
+from manifests.errors import UsageError
 from manifests.policy import load_policy
 
 
@@ -37,6 +39,7 @@ def gate(spec: StageSpec, given: Given, splits: Mapping[str, Sequence[str]], pro
         "encode": given.tools.encoder(given.tokenizer(options.get("tokenizer"))),
         "max_length": options.get("max_length"),
         "verifiers": given.tools.verifiers(),
+        "sampler": _sampler(options.get("sample"), given),
         "progress": progress,
     }
     if spec.kind == "audit":
@@ -57,6 +60,18 @@ def gate(spec: StageSpec, given: Given, splits: Mapping[str, Sequence[str]], pro
 def check_policy(spec: StageSpec, path: Callable[[str], str]) -> None:
     """Raise what `gate` would for a policy that cannot be used, before any stage is done."""
     load_policy(_policy(spec.options.get("policy"), path), contract_of(spec.options["contract"]).name)
+
+
+def _sampler(sample: Mapping[str, Any] | None, given: Given) -> Sampler | None:
+    """The model of the option `sample`, loaded: a path of the recipe where there is such a folder, else a name."""
+    if sample is None:
+        return None
+    if given.tools.sampler is None:
+        raise UsageError("nothing here can sample a model", seen=f"{given.where}: sample", next="lpt data run")
+    named = given.path(sample["model"])
+    model = named if Path(named).is_dir() else sample["model"]
+    sampler: Sampler = given.tools.sampler(model, **{name: value for name, value in sample.items() if name != "model"})
+    return sampler
 
 
 def _policy(value: Any, path: Callable[[str], str]) -> str | None:

@@ -39,6 +39,7 @@ class Tools:
     tokenizer: Callable[[str], Any]  # name -> lpt_data.tokenizer_file.TokenizerFile
     encoder: Callable[[str | None], Any]  # name -> lpt_data.contracts.common.Encoder
     verifiers: Callable[[], Mapping[str, Any]]
+    sampler: Callable[..., Any] | None = None  # (model, attempts=…, …) -> lpt_data.contracts.sampled.Sampler
 
 
 @dataclass(frozen=True)
@@ -308,6 +309,27 @@ def _gate_options(options: Options, where: str) -> None:
     named_benchmarks(options)
     if options.get("max_length") is not None:
         _max_length(options, where)
+    _sample_options(options, where)
+
+
+_SAMPLE = {
+    "attempts": int, "rows": int, "seed": int, "max_tokens": int, "temperature": float, "seconds": float,
+}  # fmt: skip
+
+
+def _sample_options(options: Options, where: str) -> None:
+    """The model that a gate lets attempt some rows, and how."""
+    given = options.get("sample")
+    if given is None:
+        return
+    if not isinstance(given, Mapping) or not isinstance(given.get("model"), str):
+        raise UsageError(f"{where}: sample names no model", seen=repr(given)[:80], next="sample: {model: ./model}")
+    for name, value in given.items():
+        kind = _SAMPLE.get(name)
+        if name == "model" or (kind and type(value) in (int, kind) and value >= (name not in ("temperature", "seed"))):
+            continue
+        known = ", ".join(("model", *_SAMPLE))
+        raise UsageError(f"{where}: sample has no such setting", seen=f"{name}: {value!r}"[:80], next=f"one of {known}")
 
 
 def _gate_reads(options: Options) -> tuple[str, ...]:
@@ -336,7 +358,10 @@ _MIX_KEYS = (
     "domains", "weights", "temperature", "per_domain_exponents", "replay_share", "total", "exhausted", "max_epochs",
     "seed", "kind", "tokenizer", "schedule", "description", "spec", "input",
 )  # fmt: skip
-_AUDIT = ("contract", "train", "validation", "test", "benchmark", "against", "policy", "key", "tokenizer", "max_length")
+_AUDIT = (
+    *("contract", "train", "validation", "test", "benchmark", "against", "policy", "key", "tokenizer", "max_length"),
+    "sample",
+)
 _DROP = ("contract", "check", "key", "tokenizer", "max_length", "against", "benchmark")
 
 

@@ -27,6 +27,11 @@ CHARS_A_TOKEN = 64  # a text is cut at this many characters for each token that 
 CHARS_AT_MOST = 1 << 20  # of a text where the model reads all tokens
 TOKENS_GPU, TOKENS_CPU = 32_768, 4_096  # in a batch
 CHUNK_GPU, CHUNK_CPU = 65_536, 1_024  # texts tokenised at once; a run that is killed loses the chunks in hand
+BYTES_GPU, BYTES_CPU = 64 << 20, 2 << 20  # of text tokenised at once: a token takes 100 bytes and more
+_CHUNK_VALUES = 1 << 20  # numbers of the vectors of a chunk, which are float32 at first on a CPU
+# Bytes that a process takes for a model beside its weights, as measured: libraries, and what is in hand at once.
+_FOOTPRINT = {"encoder": 620 << 20, "library": 900 << 20, "static": 96 << 20}
+_FOOTPRINT_GPU = 4 << 30  # libraries of the GPU, and pages of the memory that it shares
 _STEP = 8  # padded lengths are multiples of it
 
 
@@ -49,11 +54,25 @@ class Embedder:
     device: str  # cpu | cuda
     precision: str  # of the arithmetic: fp32 | fp16
     encode: Encode
+    width: int = 0  # numbers of a vector, 0 where it is not known
 
     @property
     def chunk(self) -> int:
         """Texts in a chunk: a GPU wants many of one length, a CPU is slow enough to lose few."""
-        return CHUNK_GPU if self.device == "cuda" or self.model.kind == "static" else CHUNK_CPU
+        if self.device == "cuda":
+            return CHUNK_GPU
+        most = CHUNK_GPU if self.model.kind == "static" else CHUNK_CPU
+        return max(1, min(most, _CHUNK_VALUES // max(self.width, 1)))
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of text in a chunk, each text as far as it is read."""
+        return BYTES_GPU if self.device == "cuda" else BYTES_CPU
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of UTF-8 of a text that hold all that is read of it, and a character more."""
+        return 4 * (_most_chars(self.model.max_tokens) + 1)
 
     @property
     def digest(self) -> str:
@@ -81,7 +100,7 @@ def open_embedder(model: Model, device: str | None = None, *, tokens_a_batch: in
     """Load a model; BadInputError for packages that are missing and for weights that do not load."""
     device, precision = place_for(model, device)
     try:
-        encode = _KINDS[model.kind](model, device, precision, tokens_a_batch)
+        encode, width = _KINDS[model.kind](model, device, precision, tokens_a_batch)
     except ImportError as error:
         raise missing(f"the embedder needs a package that is not installed: {error.name}", seen=model.name) from error
     except Exception as error:  # four libraries with errors of their own
@@ -90,7 +109,12 @@ def open_embedder(model: Model, device: str | None = None, *, tokens_a_batch: in
             seen=f"{model.folder}: {(str(error).splitlines() or [type(error).__name__])[0][:300]}",
             next="fetch the model again, or --embedder minilm; a model that needs code of its own is not run",
         ) from error
-    return Embedder(model, device, precision, encode)
+    return Embedder(model, device, precision, encode, width)
+
+
+def footprint(model: Model, device: str) -> int:
+    """Bytes that loading and running a model takes of the memory of this machine, a little too many."""
+    return _FOOTPRINT[model.kind] + 2 * model.weights + (_FOOTPRINT_GPU if device == "cuda" else 0)
 
 
 @dataclass(frozen=True)
@@ -100,7 +124,7 @@ class _Tokens:
     truncated: np.ndarray  # bool [n]
 
 
-def _encoder(model: Model, device: str, precision: str, tokens_a_batch: int | None) -> Encode:
+def _encoder(model: Model, device: str, precision: str, tokens_a_batch: int | None) -> tuple[Encode, int]:
     """A transformer whose token vectors are averaged, or whose first one counts."""
     import torch
     from tokenizers import Tokenizer
@@ -113,14 +137,18 @@ def _encoder(model: Model, device: str, precision: str, tokens_a_batch: int | No
     limit = model.max_tokens
     if limit is not None:
         tokenizer.enable_truncation(limit)
-    network = AutoModel.from_pretrained(
+    network, read = AutoModel.from_pretrained(
         model.folder,
         trust_remote_code=False,
         use_safetensors=True,
         local_files_only=True,
         dtype=torch.float16 if precision == "fp16" else torch.float32,
         attn_implementation="sdpa",
+        output_loading_info=True,
     )
+    # Transformers draws what is missing by chance; the pooler is not asked for anything here.
+    if missing_weights := sorted(name for name in read["missing_keys"] if not name.startswith("pooler.")):
+        raise ValueError(f"weights are missing: {', '.join(missing_weights[:4])}")
     network = network.eval().to(device)
     budget = tokens_a_batch or (TOKENS_GPU if device == "cuda" else TOKENS_CPU)
 
@@ -151,7 +179,7 @@ def _encoder(model: Model, device: str, precision: str, tokens_a_batch: int | No
             if waiting is not None:
                 yield forward(waiting.result())
 
-    return encode
+    return encode, int(getattr(network.config, "hidden_size", 0))
 
 
 def _forward(network: Any, tokens: _Tokens, device: str, budget: int, pooling: str, *, fill: bool) -> Encoded:
@@ -196,7 +224,7 @@ def _forward(network: Any, tokens: _Tokens, device: str, budget: int, pooling: s
     return Encoded(vectors, tokens.truncated)
 
 
-def _static(model: Model, device: str, precision: str, tokens_a_batch: int | None) -> Encode:
+def _static(model: Model, device: str, precision: str, tokens_a_batch: int | None) -> tuple[Encode, int]:
     """A table of token vectors, averaged: fast on a CPU, reads whole texts, knows no order of words."""
     from model2vec import StaticModel
 
@@ -208,10 +236,10 @@ def _static(model: Model, device: str, precision: str, tokens_a_batch: int | Non
             vectors = static.encode(cut, max_length=None, use_multiprocessing=False)
             yield Encoded(_unit(np.asarray(vectors)), short)
 
-    return encode
+    return encode, int(static.dim)
 
 
-def _library(model: Model, device: str, precision: str, tokens_a_batch: int | None) -> Encode:
+def _library(model: Model, device: str, precision: str, tokens_a_batch: int | None) -> tuple[Encode, int]:
     """Any other chain of modules, by sentence-transformers itself."""
     from sentence_transformers import SentenceTransformer
 
@@ -232,19 +260,23 @@ def _library(model: Model, device: str, precision: str, tokens_a_batch: int | No
                 short |= np.array(sizes, np.int64) > limit
             yield Encoded(_unit(network.encode(cut, convert_to_numpy=True, show_progress_bar=False)), short)
 
-    return encode
+    return encode, int(network.get_sentence_embedding_dimension() or 0)
 
 
-_KINDS: dict[str, Callable[[Model, str, str, int | None], Encode]] = {
+_KINDS: dict[str, Callable[[Model, str, str, int | None], tuple[Encode, int]]] = {
     "encoder": _encoder,
     "static": _static,
     "library": _library,
 }
 
 
+def _most_chars(limit: int | None) -> int:
+    return CHARS_AT_MOST if limit is None else limit * CHARS_A_TOKEN
+
+
 def _cut(texts: Sequence[str], limit: int | None) -> tuple[list[str], np.ndarray]:
     """Texts cut to what could be read of them, and which ones were."""
-    most = CHARS_AT_MOST if limit is None else limit * CHARS_A_TOKEN
+    most = _most_chars(limit)
     return [text[:most] for text in texts], np.array([len(text) > most for text in texts], bool)
 
 

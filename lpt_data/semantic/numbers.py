@@ -51,7 +51,7 @@ def overlap(a: frozenset[str], b: frozenset[str]) -> float:
 
 def signatures(texts: Iterable[str]) -> np.ndarray:
     """Return the signature of each text, uint64 [n]."""
-    return np.array([signature(text) for text in texts], np.uint64)
+    return np.fromiter(map(signature, texts), np.uint64)
 
 
 def _decimal(said: str) -> str:

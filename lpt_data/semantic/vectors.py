@@ -7,7 +7,8 @@ which order vectors are compared, is a function of the set of texts and not of t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from lpt_data.progress import Progress, silent
 from lpt_data.semantic import embed
 from lpt_data.semantic.cache import Cache, as_words, keys_of
 from lpt_data.semantic.models import Model
+from lpt_data.semantic.room import Matrix, Room, passes
 
-_FLUSH_TEXTS, _FLUSH_SECONDS = 131_072, 30.0  # a cache file holds this many texts, or as many as this time brought
+# A cache file holds this many texts or bytes of vectors, or as many as this time brought.
+_FLUSH_TEXTS, _FLUSH_BYTES, _FLUSH_SECONDS = 131_072, 16 << 20, 30.0
 
 
 @dataclass(frozen=True)
@@ -77,71 +80,115 @@ def distinct_texts(texts: Sequence[bytes], outside: np.ndarray | None = None) ->
 class Vectors:
     """The vectors of distinct texts."""
 
-    vectors: np.ndarray  # float16 [m, d]
+    vectors: Matrix  # float16 [m, d]
     truncated: np.ndarray  # bool [m]
     told: dict[str, Any]
 
 
-def vectors_of(texts: Sequence[bytes], distinct: Distinct, source: Source, progress: Progress = silent) -> Vectors:
-    """Return the vectors of distinct texts; the model is loaded only when some are not in the cache."""
-    words = as_words(distinct.keys)
-    order = np.lexsort((words[:, 1], words[:, 0]))
-    keys, first = distinct.keys[order], distinct.first[order]
+def vectors_of(
+    texts: Sequence[bytes],
+    distinct: Distinct,
+    source: Source,
+    progress: Progress = silent,
+    room: Room | None = None,
+) -> Vectors:
+    """Return the vectors of distinct texts; the model is loaded only when some are not in the cache.
+
+    They lie in the spill file of ``room`` where half of what is free does not hold them. Raises BadInputError when the
+    model does not fit.
+    """
+    room = room or Room()
+    keys = distinct.keys
     cache = source.cache()
     started = time.perf_counter()
-    vectors, truncated, known = cache.lookup(keys)
+    vectors = Matrix(len(keys), room)
+    truncated, known = cache.lookup(keys, vectors)
     unknown = np.flatnonzero(~known)
     if len(unknown):
-        progress(0, len(unknown), "loading the embedder")
-        embedder = embed.open_embedder(source.model, source.device)
-        cache.describe(embedder.told())
-        for at, encoded in _embedded(texts, first, unknown, embedder, cache, keys, progress):
-            if not vectors.shape[1]:
-                vectors = np.zeros((len(keys), encoded.vectors.shape[1]), np.float16)
-            vectors[at], truncated[at] = encoded.vectors, encoded.truncated
+        if room.left() < embed.footprint(source.model, source.device):
+            vectors.evict()
+        claim_embedder(room.claim, source)
+        _embed(texts, distinct, unknown, source, cache, vectors, truncated, progress)
     told = {
         "embedder": {**source.model.told(), "precision": source.precision, "device": source.device},
         "distinct_texts": len(keys),
         "from_cache": int(known.sum()),
         "embedded": len(unknown),
         "truncated_texts": int(truncated.sum()),
-        "without_a_known_token": int((~vectors.any(axis=1)).sum()),
+        "without_a_known_token": sum(int((~some.any(axis=1)).sum()) for _, some in passes(vectors)),
+        "vector_bytes": vectors.bytes,
+        "vectors_spilled": vectors.spilled,
         "embedding_seconds": round(time.perf_counter() - started, 3),
         "cache": str(cache.folder),
         "cache_notes": cache.notes,
     }
-    back = np.argsort(order)
-    return Vectors(vectors[back], truncated[back], told)
+    return Vectors(vectors, truncated, told)
 
 
-def _embedded(
+def claim_embedder(claim: Callable[[int, str, str], None], source: Source) -> None:
+    """Ask for the memory that loading and running the embedder takes."""
+    size = embed.footprint(source.model, source.device)
+    claim(size, f"the embedder {source.model.name}", "a smaller one: --embedder FOLDER")
+
+
+def _embed(
     texts: Sequence[bytes],
-    first: np.ndarray,
+    distinct: Distinct,
     unknown: np.ndarray,
-    embedder: embed.Embedder,
+    source: Source,
     cache: Cache,
-    keys: np.ndarray,
+    vectors: Matrix,
+    truncated: np.ndarray,
     progress: Progress,
-) -> Iterator[tuple[np.ndarray, embed.Encoded]]:
+) -> None:
     """Embed the unknown texts chunk by chunk, and add them to the cache some chunks at a time."""
-    chunks = [unknown[at : at + embedder.chunk] for at in range(0, len(unknown), embedder.chunk)]
-    said = ([texts[first[i]].decode("utf-8", "replace") for i in chunk] for chunk in chunks)
+    progress(0, len(unknown), "loading the embedder")
+    embedder = embed.open_embedder(source.model, source.device)
+    cache.describe(embedder.told())
     held: list[tuple[np.ndarray, embed.Encoded]] = []
     done, last = 0, time.monotonic()
+    places: deque[np.ndarray] = deque()
 
     def flush() -> None:
         at = np.concatenate([places for places, _ in held])
-        vectors = np.concatenate([encoded.vectors for _, encoded in held])
-        cache.append(keys[at], vectors, np.concatenate([encoded.truncated for _, encoded in held]))
+        found = np.concatenate([encoded.vectors for _, encoded in held])
+        cache.append(distinct.keys[at], found, np.concatenate([encoded.truncated for _, encoded in held]))
         held.clear()
 
-    for chunk, encoded in zip(chunks, embedder.encode(said), strict=True):
-        held.append((chunk, encoded))
-        done += len(chunk)
+    for encoded in embedder.encode(_chunks(texts, distinct.first, unknown, embedder, places)):
+        at = places.popleft()
+        vectors.put(at, encoded.vectors)
+        truncated[at] = encoded.truncated
+        held.append((at, encoded))
+        done += len(at)
         progress(done, len(unknown), "texts embedded")
-        yield chunk, encoded
-        if sum(len(places) for places, _ in held) >= _FLUSH_TEXTS or time.monotonic() - last > _FLUSH_SECONDS:
+        size = sum(encoded.vectors.nbytes for _, encoded in held)
+        full = size >= _FLUSH_BYTES or sum(len(at) for at, _ in held) >= _FLUSH_TEXTS
+        if full or time.monotonic() - last > _FLUSH_SECONDS:
             flush()
             last = time.monotonic()
     if held:
         flush()
+
+
+def _chunks(
+    texts: Sequence[bytes],
+    first: np.ndarray,
+    unknown: np.ndarray,
+    embedder: embed.Embedder,
+    places: deque[np.ndarray],
+) -> Iterator[list[str]]:
+    """The unknown texts, as far as they are read, as many at a time as the embedder takes; ``places`` are theirs."""
+    said: list[str] = []
+    start = size = 0
+    for i, at in enumerate(unknown.tolist()):
+        text = texts[int(first[at])][: embedder.text_bytes]
+        if said and (len(said) >= embedder.chunk or size + len(text) > embedder.chunk_bytes):
+            places.append(unknown[start:i])
+            yield said
+            said, start, size = [], i, 0
+        said.append(text.decode("utf-8", "replace"))
+        size += len(text)
+    if said:
+        places.append(unknown[start:])
+        yield said

@@ -34,3 +34,12 @@ def test_a_training_command_names_the_extra(tmp_path):
     assert ran.returncode == 2
     assert "pip install 'lpt[train]'" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_an_audit_with_a_model_names_the_extra(tmp_path):
+    made = lpt("data", "generate", "countdown", "--n", "40", "--numbers", "2", "--out", "p.jsonl", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    ran = lpt("data", "audit", "p.jsonl", "--contract", "rlvr", "--model", "tiny", cwd=tmp_path)
+    assert ran.returncode == 2
+    assert "pip install 'lpt[train]'" in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -15,8 +15,8 @@ from lpt_data.dataset import TextBatch
 from lpt_data.dedup.minhash import Scheme
 from lpt_data.dedup.report import REASONS
 from lpt_data.dedup.rows import read, threads
-from lpt_data.dedup.spill import Spill
 from lpt_data.dedup.stage import Work, check, find
+from lpt_data.spill import Spill
 
 Outcome = dict[int, tuple[str, int, float]]  # input row -> reason, witness row (-1: none), score
 
@@ -60,6 +60,12 @@ class Small:
         return self.bytes // 2
 
     def row(self, size: int) -> None:
+        pass
+
+    def left(self, rows: int) -> int:
+        return self.bytes
+
+    def claim(self, size: int, rows: int, what: str, instead: str) -> None:
         pass
 
 

@@ -296,4 +296,4 @@ def test_corpora_with_nothing_to_compare(tmp_path: Path, semantics: Semantics, r
 
 def test_no_texts_at_all(semantics: Semantics) -> None:
     found = alike.find_alike([], np.zeros(0, bool), SemanticConfig(semantics.source.digest), semantics, silent)
-    assert (len(found.a), found.told["distinct_texts"]) == (0, 0)
+    assert (len(found.over(0.0).a), found.told["distinct_texts"]) == (0, 0)

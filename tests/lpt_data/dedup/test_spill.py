@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lpt_data.dedup.spill import Spill
-from lpt_data.dedup.store import Queues, Table
+from lpt_data.dedup.store import Table
+from lpt_data.spill import Queues, Spill
 from manifests.errors import BadInputError
 
 # A small parent that clocks from outside: a child's peak counts what its parent held when it forked.

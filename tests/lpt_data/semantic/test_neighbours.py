@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from lpt_data.semantic import neighbours, neighbours_gpu
+from lpt_data.semantic.room import Matrix, Picked, Room
+from lpt_data.spill import Spill
 from manifests.errors import BadInputError
 
 
@@ -32,11 +36,12 @@ def test_blocks_find_the_pairs_of_a_plain_product(
 ) -> None:
     monkeypatch.setattr(neighbours, "_BLOCK", block)
     vectors = clustered(500)
-    found = neighbours.all_pairs(vectors, 0.85, queries=queries, within=within)
+    search = neighbours.all_pairs(vectors, 0.85, queries=queries, within=within)
+    found = search.whole()
     pairs = list(zip(found.a.tolist(), found.b.tolist(), strict=True))
     assert set(pairs) == plainly(vectors, 0.85, queries, within)
     assert pairs == sorted(set(pairs))
-    assert found.how["method"] == "exact"
+    assert search.how["method"] == "exact"
 
 
 @pytest.mark.parametrize(("queries", "within"), [(500, True), (150, True), (150, False)])
@@ -45,10 +50,8 @@ def test_the_blocks_of_a_gpu_find_the_same(monkeypatch: pytest.MonkeyPatch, quer
     monkeypatch.setattr(neighbours_gpu, "_ROWS", 64)
     monkeypatch.setattr(neighbours_gpu, "_COLUMNS", 96)
     vectors = clustered(500)
-    a, b = neighbours_gpu.blocks(
-        vectors, 0.85 - neighbours.MARGIN, queries, within, 10**6, neighbours.too_many, device="cpu"
-    )
-    score = neighbours_gpu.scores(vectors, a, b, device="cpu")
+    found = neighbours_gpu.blocks(vectors, 0.85 - neighbours.MARGIN, queries, within, device="cpu")
+    a, b, score = (np.concatenate(column) for column in zip(*found, strict=True))
     np.testing.assert_allclose(score, neighbours.scores(vectors, a, b), rtol=0, atol=1e-14)
     keep = score >= 0.85
     assert set(zip(a[keep].tolist(), b[keep].tolist(), strict=True)) == plainly(vectors, 0.85, queries, within)
@@ -57,16 +60,17 @@ def test_the_blocks_of_a_gpu_find_the_same(monkeypatch: pytest.MonkeyPatch, quer
 def test_an_index_is_used_beyond_the_limit_and_its_recall_is_measured() -> None:
     pytest.importorskip("faiss")
     vectors = clustered(4000, clusters=200)
-    exact = neighbours.all_pairs(vectors, 0.85)
-    found = neighbours.all_pairs(vectors, 0.85, exact_limit=1000)
-    assert found.how["method"] == "ivf"
+    exact = neighbours.all_pairs(vectors, 0.85).whole()
+    search = neighbours.all_pairs(vectors, 0.85, exact_limit=1000)
+    found = search.whole()
+    assert search.how["method"] == "ivf"
     true = set(zip(exact.a.tolist(), exact.b.tolist(), strict=True))
     ours = set(zip(found.a.tolist(), found.b.tolist(), strict=True))
     assert ours <= true
-    told = found.how["recall"]
+    told = search.how["recall"]
     assert told["queries"] == 1000
     assert told["recall"] == pytest.approx(len(ours) / len(true), abs=0.02)
-    again = neighbours.all_pairs(vectors, 0.85, exact_limit=1000)
+    again = neighbours.all_pairs(vectors, 0.85, exact_limit=1000).whole()
     assert (again.a == found.a).all()
     assert (again.score == found.score).all()
 
@@ -93,5 +97,68 @@ def test_too_many_pairs_are_an_error_and_not_a_cut(monkeypatch: pytest.MonkeyPat
 
 def test_nothing_to_compare() -> None:
     for count in (0, 1):
-        found = neighbours.all_pairs(np.ones((count, 4), np.float16), 0.5)
+        found = neighbours.all_pairs(np.ones((count, 4), np.float16), 0.5).whole()
         assert len(found.a) == 0
+
+
+class Little:
+    """A room of some bytes, whose claims are noted or refused."""
+
+    def __init__(self, size: int, folder: Path, most: int = 1 << 40) -> None:
+        self.asked: list[int] = []
+
+        def claim(size: int, what: str, instead: str) -> None:
+            self.asked.append(size)
+            if size > most:
+                raise BadInputError(what, seen=size, next=instead)
+
+        self.room = Room(Spill(folder), lambda: size, claim)
+
+
+def stored(vectors: np.ndarray, room: Room) -> Matrix:
+    held = Matrix(len(vectors), room)
+    order = np.array_split(np.random.default_rng(1).permutation(len(vectors)), 7)
+    for part in map(np.sort, order):
+        held.put(part, vectors[part])
+    return held
+
+
+@pytest.mark.parametrize("exact_limit", [None, 1000])
+@pytest.mark.parametrize("size", [2000, 30_000, 400_000])
+def test_any_room_gives_the_same_pairs_and_scores(tmp_path: Path, size: int, exact_limit: int | None) -> None:
+    vectors = clustered(1500, clusters=6)
+    expected = neighbours.all_pairs(vectors, 0.75, queries=1300, exact_limit=exact_limit)
+    little = Little(size, tmp_path)
+    held = stored(vectors, little.room)
+    assert held.spilled == (size < 144_000)
+    found = neighbours.all_pairs(held, 0.75, queries=1300, exact_limit=exact_limit, room=little.room)
+    for ours, theirs in zip(found.whole(), expected.whole(), strict=True):
+        assert (ours == theirs).all()
+    assert found.how == expected.how
+    assert len(little.asked) == (exact_limit is not None)
+    assert little.room.spill.bytes > (72_000 if held.spilled else 0)  # of pairs, too
+
+
+def test_an_index_that_does_not_fit_is_refused_with_what_does(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    with pytest.raises(BadInputError, match="an index of 500 vectors") as error:
+        neighbours.all_pairs(clustered(500), 0.85, exact_limit=100, room=Little(10**6, tmp_path, most=10**6).room)
+    assert "--exact-limit 500" in error.value.next
+
+
+def test_vectors_read_back_as_they_were_put_wherever_they_lie(tmp_path: Path) -> None:
+    vectors = clustered(200)
+    for size in (1, 1 << 30):
+        held = stored(vectors, Little(size, tmp_path).room)
+        assert (held[:] == vectors).all()
+        assert (held[30:90] == vectors[30:90]).all()
+        some = np.array([5, 199, 5, 0, 6, 7])
+        assert (held[some] == vectors[some]).all()
+        chosen = Picked(held, np.array([3, 9, 10, 150]))
+        assert (chosen[1:3] == vectors[9:11]).all()
+        held.evict()
+        assert held.spilled
+        assert (held[:] == vectors).all()
+    sparse = Matrix(4, Little(1, tmp_path).room)
+    sparse.put(np.array([2]), vectors[:1])
+    assert not sparse[np.array([0, 1, 3])].any()  # zeros until they are put

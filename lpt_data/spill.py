@@ -47,6 +47,29 @@ class Spill:
             self.bytes = at
             return start
 
+    def reserve(self, size: int) -> int:
+        """Set bytes aside that are written in any order and return where they begin; until then they are zeros."""
+        start = self.append([])
+        assert self._file is not None
+        with self._lock:
+            try:
+                os.ftruncate(self._file.fileno(), start + size)
+            except OSError as error:
+                raise cannot_write(f"the spill file in {self.folder}", error) from error
+            self.bytes = start + size
+        return start
+
+    def write(self, start: int, values: np.ndarray) -> None:
+        """Write a contiguous array into bytes that were set aside; BadInputError when the disk is full."""
+        assert self._file is not None
+        rest = _bytes_of(values)
+        while rest:
+            try:
+                done = os.pwrite(self._file.fileno(), rest[:_PIECE], start)
+            except OSError as error:
+                raise cannot_write(f"the spill file in {self.folder}", error) from error
+            rest, start = rest[done:], start + done
+
     def read(self, start: int, dtype: np.dtype | type, count: int) -> np.ndarray:
         """Read ``count`` values from byte ``start`` on."""
         values = np.empty(count, dtype)
@@ -77,6 +100,40 @@ class Spill:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Queues:
+    """Arrays laid into numbered queues and read back whole; what does not fit in ``room`` bytes goes to the file."""
+
+    def __init__(self, count: int, dtype: np.dtype | type, spill: Spill, room: int) -> None:
+        self._dtype = np.dtype(dtype)
+        self._spill = spill
+        self._most = max(room // max(count, 1), 1 << 12)  # bytes that one queue keeps in memory
+        self._fresh: list[list[np.ndarray]] = [[] for _ in range(count)]
+        self._waiting = [0] * count
+        self._places: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # (start, items) in the file
+
+    def add(self, number: int, values: np.ndarray) -> None:
+        """Append a one-dimensional array to a queue."""
+        self._fresh[number].append(values)
+        self._waiting[number] += values.nbytes
+        if self._waiting[number] >= self._most:
+            items = self._waiting[number] // self._dtype.itemsize
+            self._places[number].append((self._spill.append(self._fresh[number]), items))
+            self._fresh[number], self._waiting[number] = [], 0
+
+    def read(self, number: int) -> np.ndarray:
+        """All that was laid into a queue, in order."""
+        places, fresh = self._places[number], self._fresh[number]
+        values = np.empty(sum(n for _, n in places) + sum(map(len, fresh)), self._dtype)
+        at = 0
+        for start, items in places:
+            self._spill.read_into(start, values[at : at + items])
+            at += items
+        for part in fresh:
+            values[at : at + len(part)] = part
+            at += len(part)
+        return values
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
