@@ -28,7 +28,7 @@ from cli.options import (
     examples,
     names_of,
 )
-from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
+from cli.output import Progress_, as_json, disjoint, say, table, tell_head, tell_notes
 
 if TYPE_CHECKING:
     from lpt_data.admit import Admission
@@ -133,8 +133,7 @@ def show_admission(body: dict) -> None:
             for name, split in body["splits"].items()
         ],
     )
-    for pair in body.get("disjoint") or []:
-        say(f"{pair['a']} ∩ {pair['b']} by {pair['by']}: {pair['intersection']}")
+    disjoint((pair["a"], pair["b"], pair["by"], pair["intersection"]) for pair in body.get("disjoint") or [])
 
 
 def say_next(admission: Admission, contract: str, *, carried: bool) -> None:

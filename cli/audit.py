@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,7 +40,7 @@ from cli.options import (
     examples,
     names_of,
 )
-from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, say, shown, styled, table
+from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, one_line, say, shown, styled, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,6 +95,7 @@ def audit(
     from lpt_data.audit import audit as run_audit
     from lpt_data.audit import contract_of
     from lpt_data.dataset import Dataset
+    from lpt_data.quick_start import leave_out_unused
 
     splits, kind = split_inputs(inputs), contract_of(contract).kind
     datasets = {
@@ -102,8 +105,9 @@ def audit(
         model, scored=scored, scores=scores, attempts=attempts, temperature=temperature, rows=sample_rows,
         seconds=sample_seconds, seed=sample_seed, max_tokens=max_tokens,
     )  # fmt: skip
+    leave_out_unused(kernels=any(dataset.has_many_records for dataset in datasets.values()))
     progress = Progress_()
-    with verifiers() as lent:
+    with verifiers() if contract_of(contract).judge else nullcontext() as lent:
         report = run_audit(
             datasets,
             contract,
@@ -175,32 +179,40 @@ def verifiers() -> AbstractContextManager[Mapping[str, Any]]:
 
 
 def show_checks(checks: Sequence[Check]) -> None:
-    """Every check with its value, its threshold and how many items it looked at; the red ones carry a command."""
+    """Every check that ran with its value, its limit and how many items it looked at, and under its name what was seen;
+    the red ones carry a command."""
+    from manifests.policy_reasons import reason_of
+
     table(
-        ["status", "check", "value", "allowed", "n", ""],
+        ["status", "check", "value", "allowed", "n"],
         [
             (
                 styled(check.status, STATUS_STYLE[check.status]),
-                check.id,
+                f"{check.id}\n  {one_line(check.detail)}" if check.detail else check.id,
                 shown(check.value),
                 f"{check.op} {shown(check.threshold)}" if check.op else "",
                 check.n,
-                check.detail,
             )
             for check in checks
+            if check.status != "skipped" or check.required
         ],
     )
     for check in checks:
         if check.status in ("warn", "fail", "error") or (check.status == "skipped" and check.required):
             say(f"{check.id}: {check.next or check.detail}", style=STATUS_STYLE[check.status])
+            if why := reason_of(check.id):
+                say(f"  why it is checked: {why}", style="dim")
 
 
 def show_verdict(verdict: str, checks: Sequence[Check]) -> None:
-    """One line: the verdict, and what was not checked."""
-    unchecked = [check.id for check in checks if check.status == "skipped"]
+    """The verdict, and what was not checked, by the reason why not."""
+    unchecked: dict[str, list[str]] = {}
+    for check in checks:
+        if check.status == "skipped":
+            unchecked.setdefault(one_line(check.detail) or "no reason was told", []).append(check.id)
+    for reason, names in unchecked.items():
+        say(f"not checked, {reason}: {', '.join(names)}", style="dim")
     say(f"verdict: {verdict}", style=VERDICT_STYLE[verdict])
-    if unchecked:
-        say(f"not checked: {', '.join(unchecked)}", style="dim")
 
 
 def show_rows(rows: Sequence[dict[str, Any]], *, as_object: bool) -> None:
@@ -208,7 +220,13 @@ def show_rows(rows: Sequence[dict[str, Any]], *, as_object: bool) -> None:
     if as_object:
         as_json({"rows": list(rows)})
         return
-    columns = list(rows[0]) if rows else ["rows"]
+    if not rows:
+        say("no row is behind this check", style="yellow")
+        return
+    columns = list(rows[0])
     # Numbers as they are: a line copied from here has to fit `lpt why FILE:LINE`.
     cells = ((row.get(column) for column in columns) for row in rows)
     table(columns, [[str(v if isinstance(v, int) else shown(v))[:200] for v in row] for row in cells], to_stdout=True)
+    path, line = str(rows[0].get("file", "")), rows[0].get("line")
+    if path.endswith(".jsonl") and isinstance(line, int):
+        say(f"the first of them: sed -n {line}p {quote(path)}", style="dim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import commonprefix
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,13 +11,13 @@ import typer
 from cli.dedup import finish
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
 from cli.options import settings as read_settings
-from cli.output import Progress_, one_line, say, table
+from cli.output import Progress_, most_first, one_line, say, say_short, table
 
 EXAMPLES = examples(
     "lpt data clean corpus.jsonl --out clean.parquet",
     "lpt data clean chats.jsonl --out clean.jsonl --preset sft --secrets mask",
     "lpt data clean pages/ --out clean.jsonl.zst --languages en,zh --rules gopher,-gopher.bullets,pii",
-    "lpt data clean corpus.jsonl --out clean.jsonl --config rules.yaml   # limits: {gopher.words: {min: 20}}",
+    "lpt data clean corpus.jsonl --out clean.jsonl --config rules.yaml   # with: limits: {gopher.words: {min: 20}}",
     "lpt sql \"select reason, count(*) from v_decision where action = 'rewrite' group by 1\"",
 )
 
@@ -56,10 +57,12 @@ def clean(
     json: Json = False,
 ) -> None:
     """Mend, mask or drop texts by the published rules (Gopher, C4, FineWeb); every decision has its reason."""
+    from lpt_data.quick_start import leave_out_unused
     from lpt_data.works import Source
     from lpt_data.works import clean as clean_work
     from manifests.catalog import Catalog
 
+    leave_out_unused()
     given = {"preset": preset, "rules": rules, "languages": languages, "pii": pii, "secrets": secrets}
     chosen = read_settings(None, config) | {name: value for name, value in given.items() if value is not None}
     work = clean_work(Source(tuple(inputs), layout, text_column), chosen, out)
@@ -74,14 +77,24 @@ def show_clean(body: dict[str, Any]) -> None:
     extra = body["extra"]
     counts = {**body["removed"], **body["rewritten"]}
     if body["rewritten"]:
-        table(["rewritten", "rows"], body["rewritten"].items())
-        say(f"{extra['rows_rewritten']:,} rows were rewritten; a row may be counted under several reasons")
-    shown = [
-        (reason, example["row"], one_line(example["before"]), one_line(example["after"]) or example.get("detail", ""))
-        for reason in sorted(counts, key=lambda name: -counts[name])
-        for example in extra["examples"].get(reason, [])[:1]
-    ]
-    if shown:
-        table(["reason", "row", "before", "after, or what was measured"], shown, title="one example of each reason")
+        table(["rewritten", "rows"], most_first(body["rewritten"]))
+        say(f"rows rewritten: {extra['rows_rewritten']:,}; a row may be counted under several reasons")
+    for reason, _ in most_first(counts):
+        for example in extra["examples"].get(reason, [])[:1]:
+            show_example(reason, example)
     for name, why in extra["rules_skipped"].items():
         say(f"not run: {name}: {why}", style="yellow")
+
+
+LEAD = 24  # characters before the first one that changed
+
+
+def show_example(reason: str, example: dict[str, Any]) -> None:
+    """What one decision looks like: the text before and after, or what was measured, each on a line of its own."""
+    before, after, measured = one_line(example["before"]), one_line(example["after"]), example.get("detail", "")
+    say(f"{reason}, row {example['row']}" + (f": {measured}" if measured and not after else ""), style="bold")
+    same = len(commonprefix([before, after]))
+    begin = max(0, same - LEAD) if same > 2 * LEAD else 0  # what was changed is to be seen on a narrow screen, too
+    for sign, text in (("-", before), ("+", after)):
+        if text:
+            say_short(f"  {sign} {'…' if begin else ''}{text[begin:]}")

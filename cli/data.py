@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 import typer
 
 from cli.dedup import DEDUP_EXAMPLES, dedup, finish, show_dedup, show_report
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
-from cli.output import Progress_, say, table
+from cli.output import Progress_, disjoint, say, table
 
 __all__ = ["app", "dedup", "show_dedup", "show_report", "split"]
 
 app = typer.Typer(
-    help="Raw files: clean, dedup, boilerplate, decontaminate, split, mix, synth, audit, drop.",
+    help="Raw files: clean, deduplicate, decontaminate, split, audit; preference pairs, mixtures, recipes.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -61,14 +63,31 @@ def split(
     opened, progress = Catalog.open(catalog), Progress_()
     report = split_dataset(dataset, config, out=out, catalog=opened, progress=progress)
     progress.close()
-    finish(report, opened, lambda: show_split(report.extra), json=json)
+
+    def more() -> None:
+        show_split(report.extra)
+        say(next_admit(out, report.extra["splits"], dataset.kind, "" if key == "text" else f" --key {key}"))
+
+    finish(report, opened, more, json=json)
 
 
 def show_split(extra: dict[str, Any]) -> None:
     """Rows and keys of each split, and the proof that no key is shared."""
     table(
         ["split", "rows", "keys"],
-        [(name, body["rows"], body["keys"]) for name, body in extra["splits"].items()],
+        [(name, extra["splits"][name]["rows"], extra["splits"][name]["keys"]) for name in train_first(extra["splits"])],
     )
-    for pair in extra["disjoint"]:
-        say(f"{pair['a']} ∩ {pair['b']}: {pair['intersection']} keys shared")
+    disjoint((pair["a"], pair["b"], "key", pair["intersection"]) for pair in extra["disjoint"])
+
+
+def train_first(splits: Iterable[str]) -> list[str]:
+    """The names of splits in the order in which they are used; a record that is read back has the alphabet's."""
+    order = ("train", "validation", "calibration", "test", "hidden_test")
+    return sorted(splits, key=lambda name: (order.index(name) if name in order else len(order), name))
+
+
+def next_admit(out: Path, splits: Iterable[str], contract: str, more: str = "") -> str:
+    """The command that admits the files of a folder of splits; those held out of pairs have other names there."""
+    named = {"calibration": "validation", "hidden_test": "test"}
+    files = " ".join(f"--{named.get(name, name)} {quote(f'{out / name}.jsonl')}" for name in train_first(splits))
+    return f"next: lpt admit NAME --contract {contract} {files}{more}"

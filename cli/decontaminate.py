@@ -22,7 +22,8 @@ EXAMPLES = examples(
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl",
     "lpt data decontaminate shards/ --benchmark gsm8k=gsm8k.jsonl --benchmark humaneval=HumanEval.jsonl.gz"
     " --out clean.parquet --report contamination.html",
-    "lpt data decontaminate chats.jsonl --benchmark gsm8k --out clean.jsonl   # after: lpt data benchmarks add …",
+    "lpt data decontaminate chats.jsonl --benchmark gsm8k --out clean.jsonl   "
+    "# once: lpt data benchmarks add gsm8k=test.jsonl",
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --coverage 0.7 --dry-run",
     "lpt data decontaminate chats.jsonl --benchmark gsm8k=test.jsonl --out clean.jsonl --semantic"
     " --paraphrases rewritten.jsonl",

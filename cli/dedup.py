@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, benchmark_paths, examples
-from cli.output import Progress_, as_json, one_line, say, table, tell_head, tell_notes
+from cli.output import Progress_, as_json, most_first, one_line, say, table, tell_head, tell_notes
 from cli.semantic import (
     Embedder,
     ExactLimit,
@@ -236,7 +236,7 @@ def show_report(report: StageReport) -> None:
     rows: list[tuple[str, Any]] = [("rows in", body["rows_in"])]
     if body.get("repeated"):
         rows.append(("  repeated", body["repeated"]))
-    rows += [(f"  removed: {reason}", n) for reason, n in body["removed"].items()]
+    rows += [(f"  removed: {reason}", n) for reason, n in most_first(body["removed"])]
     if body["quarantined"]:
         rows.append(("  quarantined", body["quarantined"]))
     rows.append(("rows out", body["rows_out"]))
@@ -253,11 +253,15 @@ def show_report(report: StageReport) -> None:
     say(f"all of it on one page, rows side by side: lpt report {body['stage_id']}", style="dim")
 
 
+# Of the curve in the record, what a line of the screen has room for.
+SHOWN_JACCARD = (0.5, 0.7, 0.8, 0.9)
+
+
 def show_dedup(extra: dict[str, Any]) -> None:
     """How pairs were proposed and verified, and the weakest removals first."""
     if near := extra.get("minhash"):
-        points = "  ".join(f"{float(j):.2f}→{float(p):.3f}" for j, p in near["s_curve"])
-        say(f"chance that a pair is proposed, by its true Jaccard: {points}")
+        points = ", ".join(f"{float(p):.3f} at {float(j):.1f}" for j, p in near["s_curve"] if float(j) in SHOWN_JACCARD)
+        say(f"chance that a pair is proposed, by its Jaccard: {points}")
         say(
             f"{near.get('candidates', 0):,} pairs compared (equal texts count once), "
             f"{near.get('verified', 0):,} at or above {near['threshold']}"
@@ -274,7 +278,7 @@ def show_dedup(extra: dict[str, Any]) -> None:
             f"foretold: {told['rows']:,} rows, {told['seconds']:,.0f} s, {told['peak_memory_bytes'] / 1e6:,.0f} MB, "
             f"{told['candidates']:,} pairs"
         )
-    if frame := extra.get("templates"):
+    if (frame := extra.get("templates")) and frame["shingles_left_out"]:
         say(
             f"{frame['shingles_left_out']:,} shingles of a template left out (in {frame['least_rows']:,} or more of "
             f"{frame['distinct_rows']:,} distinct rows); {frame['rows_of_nothing_else']:,} rows hold nothing else and "

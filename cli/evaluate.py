@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from cli.attempts import check_scores
-from cli.options import CatalogDir, Json, examples, numbers_of
-from cli.output import as_json, say, table, tell_head
+from cli.options import CatalogDir, Json, Seed, examples, numbers_of
+from cli.output import Progress_, as_json, say, table, tell_head, waiting
 from manifests.errors import UsageError
 from manifests.files import write_atomic
 
@@ -58,9 +58,7 @@ def evaluate(
     ] = None,
     reward: Annotated[str, typer.Option(help="Reward; left out: each record's own verifier.", show_default=False)] = "",
     match: Match = None,
-    n: Annotated[
-        int | None, typer.Option("--n", min=2, help="Items to sample for, drawn by seed. Default: all.")
-    ] = None,
+    n: Annotated[int | None, typer.Option("--n", min=2, help="Items, drawn by seed. Default: all.")] = None,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     k: Annotated[int, typer.Option(min=1, help="Samples an item; needs a temperature.")] = 1,
     pass_at: Annotated[
@@ -80,34 +78,48 @@ def evaluate(
     ] = False,
     scores: ScoresFile = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Completions sampled at the same time.")] = 256,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of items and of sampling.")] = 0,
+    seed: Seed = 0,
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
     """Measure a model on admitted splits, and record it. rlvr: accuracy, pass@k, majority votes. sft, text: loss,
     perplexity and bits per byte, by domain. preference: which side is likelier. --baseline adds paired differences."""
     from lpt_train.admitted import load_split
-    from lpt_train.evaluate import EvalOptions, evaluate_splits
     from manifests.catalog import Catalog
 
     check_scores(scores)
     opened = Catalog.open(catalog)
+    splits = [load_split(ref, catalog=opened) for ref in admitted]
+    with waiting("loading torch …"):
+        from lpt_train.evaluate import EvalOptions, evaluate_splits
     options = EvalOptions(
         reward=reward, match=match, n=n, temperature=temperature, k=k,
         pass_at=numbers_of(pass_at, "--pass-at"), seed=seed, max_completion_length=max_tokens, max_length=max_length,
         domain_column=domain_column, batch_size=batch_size, drift=drift,
     )  # fmt: skip
+    _tell_other_tiny(baseline, model)
+    progress = Progress_()
     models = [name for name in (baseline, model) if name is not None]
-    reports = evaluate_splits(models, [load_split(ref, catalog=opened) for ref in admitted], options, catalog=opened)
+    reports = evaluate_splits(models, splits, options, catalog=opened, watch=progress)
+    progress.close()
     if scores is not None:
         _write_scores(scores, model, reports)
     tell_head(opened)
     if json:
-        bodies = [_body(report) for report in reports]
-        as_json(bodies[0] if len(bodies) == 1 else {"splits": bodies})
-        return
-    for report in reports:
+        as_json(_bodies(reports))
+    for report in () if json else reports:
         show(report)
+
+
+def _bodies(reports: Sequence[Any]) -> dict[str, Any]:
+    bodies = [_body(report) for report in reports]
+    return bodies[0] if len(bodies) == 1 else {"splits": bodies}
+
+
+def _tell_other_tiny(baseline: str | None, model: str) -> None:
+    """A `tiny` is made from --seed; a run has kept the one that it began with."""
+    if baseline == "tiny" and (Path(model) / "tiny").is_dir():
+        say(f"tiny is made anew here; the one that {model} began with: --baseline {model}/tiny", style="yellow")
 
 
 def show(report: Any) -> None:
@@ -141,7 +153,8 @@ def show_paired(paired: Any, name: str = "accuracy") -> None:
     say(
         f"{name} {paired.before:.3f} → {paired.after:.3f} on the same {paired.n:,} items: "
         f"difference {paired.difference:+.3f}, "
-        f"95 % interval {paired.low:+.3f} … {paired.high:+.3f} (gained {paired.gained}, lost {paired.lost}{test})",
+        f"95 % interval {paired.low:+.3f} … {paired.high:+.3f} "
+        f"(better on {paired.gained:,}, worse on {paired.lost:,}{test})",
         style="bold green" if better else None,
     )
 
@@ -157,7 +170,8 @@ def _notes(evaluation: Any) -> list[str]:
 
 def _numbers(measure: Any) -> tuple[float, str, int]:
     exact = measure.low == measure.high == measure.value
-    return measure.value, "" if exact else f"{measure.low:.4g} – {measure.high:.4g}", measure.n
+    value = int(measure.value) if measure.name == "tokens" else measure.value
+    return value, "" if exact else f"{measure.low:.4g} – {measure.high:.4g}", measure.n
 
 
 def _write_scores(path: Path, model: str, reports: Sequence[Any]) -> None:

@@ -1,4 +1,5 @@
-"""``lpt export``: the weights of a run as a folder that others load, an adapter alone or merged and measured."""
+"""``lpt export``: the weights of a run as a folder that others load, an adapter alone or merged and measured; a reward
+model with its head."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.options import CatalogDir, Json, examples
+from cli.options import CatalogDir, Json, Seed, examples
 from cli.output import as_json, say, table, tell_head
 
 EXAMPLES = examples(
     "lpt export runs/sft --out adapter",
     "lpt export runs/sft --out model --merge --admitted chats:validation",
     "lpt export runs/sft --out model --merge --dtype bfloat16 --tolerance 0.02",
+    "lpt export runs/rm --out rm",
 )
 
 
@@ -45,11 +47,12 @@ def export(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn token ids.")] = 0,
+    seed: Seed = 0,
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
-    """Write a run's weights with tokenizer, stop tokens and origin; merged weights are read back and compared."""
+    """Write a run's weights with tokenizer, stop tokens and origin; merged weights are read back and compared. A reward
+    model is always merged, with its head and padding, for transformers and TRL."""
     from lpt_train.admitted import load_split
     from lpt_train.export import export as write
     from manifests.catalog import Catalog
@@ -75,6 +78,8 @@ def _show(made: Any) -> None:
         )
         if (effect := measured["adapter_effect"]) is not None:
             say(f"the adapter itself: mean KL {effect['mean_kl']:.3g}, same choice at {effect['top1_agreement']:.2%}")
+    if "largest_difference" in made.body:
+        say(f"read back by transformers: rewards differ by {made.body['largest_difference']:.2g} at most")
     for note in made.notes:
         say(note, style="yellow")
     say(f"exported to {made.path}")

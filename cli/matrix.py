@@ -81,7 +81,8 @@ def show(result: Any) -> None:
     from lpt_train.matrix_page import VARIANT_COLUMNS, variant_row
 
     choice = result.choice
-    table(VARIANT_COLUMNS, (variant_row(variant, choice) for variant in choice.variants))
+    rows = (variant_row(variant, choice) for variant in choice.variants)
+    table(VARIANT_COLUMNS, [(*row[:-1], str(row[-1]).replace(", ", "  ")) for row in rows])
     for cell in result.cells:
         if cell.status == "failed":
             say(f"{cell.name} failed: {'; '.join(cell.failures)}", style="bold red")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +30,7 @@ ConfigFile = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting on top of the file; repeatable.")
 ]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of what is drawn: items, token ids, samples.")]
 Layout = Annotated[
     str | None,
     typer.Option(
@@ -65,7 +67,8 @@ Key = Annotated[
 Policy = Annotated[
     str | None,
     typer.Option(
-        help="Policy file, or a shipped one: lpt:text, lpt:sft, lpt:rlvr, lpt:synthetic. Default: the contract's own.",
+        help="Policy file, or a shipped one: lpt:text, lpt:sft, lpt:rlvr, lpt:preference, lpt:kto, lpt:synthetic. "
+        "Default: the contract's own.",
         show_default=False,
     ),
 ]
@@ -105,9 +108,25 @@ Against = Annotated[
 ]
 
 
+HELP_WIDTH = 76  # columns of a line of an example, so that it fits a terminal of 80
+
+
 def examples(*lines: str) -> str:
-    """The epilog of a command: its examples, one a paragraph, as Typer wants them."""
-    return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
+    """The epilog of a command: its examples, one a paragraph, broken before an option so that each can be pasted."""
+    return "Examples:\n\n" + "\n\n".join(f"\b\n{_pasted(line)}" for line in lines)
+
+
+def _pasted(line: str) -> str:
+    """A command over as many lines as it takes, each but the last ended by a backslash; a comment comes before it."""
+    command, hash_, comment = line.partition("   # ")
+    found = [f"  # {comment}"] if hash_ else []
+    now = " "
+    for part in re.split(r" (?=--)(?=(?:[^\"']|\"[^\"]*\"|'[^']*')*$)", command):
+        if len(now) + 1 + len(part) + 2 > HELP_WIDTH and now.strip():
+            found.append(f"{now} \\")
+            now = "     "
+        now += " " + part
+    return "\n".join([*found, now])
 
 
 def named_paths(pairs: Sequence[str] | None, *, option: str) -> dict[str, list[str]]:
@@ -148,13 +167,15 @@ def settings(pairs: Sequence[str] | None, file: Path | None) -> dict[str, object
 def _yaml_mapping(file: Path) -> dict[str, object]:
     import yaml
 
+    from manifests.policy_yaml import StrictLoader
+
     try:
-        loaded = yaml.safe_load(file.read_text("utf-8"))
+        loaded = yaml.load(file.read_text("utf-8"), Loader=StrictLoader)  # a SafeLoader without repeated keys
     except OSError as problem:
         raise UsageError(
             "the configuration file cannot be read", seen=f"{file}: {problem.strerror}", next="--config FILE.yaml"
         ) from problem
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+    except (yaml.YAMLError, ValueError) as problem:
         raise UsageError("the configuration file is no YAML", seen=problem, next=f"mend {file}") from problem
     if not isinstance(loaded, dict):
         raise UsageError("a configuration is a mapping", seen=f"{file} holds {loaded!r:.80}", next="key: value lines")

@@ -8,8 +8,9 @@ import json
 import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from manifests.errors import LptError
@@ -35,6 +36,11 @@ def say(text: str = "", *, style: str | None = None) -> None:
     _console().print(clean(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+def say_short(text: str) -> None:
+    """Talk that is cut with … where the screen ends, such as an excerpt of a row."""
+    _console().print(clean(text), markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+
+
 def data(text: str) -> None:
     """Print data: stdout, nothing added. Lone surrogates, which no stream can encode, become ``?``.
 
@@ -51,21 +57,97 @@ def as_json(body: Mapping[str, Any]) -> None:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None, to_stdout: bool = False
 ) -> None:
-    """A table for people. Cells are text as it is, with control characters made visible."""
+    """A table for people. Cells are text as it is, with control characters made visible.
+
+    Where the screen is too narrow, prose is broken between words and names stay whole; a table whose cells would be
+    chopped all the same becomes a list with a field on each line. A pipe gets rows as wide as they are.
+    """
+    cells = [[cell if _is_text(cell) else clean(shown(cell)) for cell in row] for row in rows]
+    heads = [clean(column) for column in columns]
+    held = io.StringIO()
+    console = _console(sys.stdout, held) if to_stdout else _console()
+    between = 3 * (len(heads) - 1)
+    full, least = _widths(heads, cells)
+    if to_stdout and not console.is_terminal:
+        console.width = max(console.width, sum(full) + between)
+    elif to_stdout and sum(least) + between > console.width:
+        cells = [[_short_digest(cell) for cell in row] for row in cells]
+        full, least = _widths(heads, cells)
+    room = console.width - between
+    if sum(least) <= room:
+        console.print(_grid(heads, cells, title, _shared(full, least, room)))
+    elif console.is_terminal:
+        console.print(_as_list(heads, cells, title), soft_wrap=True)
+    else:
+        console.print(_grid(heads, cells, title, [None] * len(heads)))
+    if to_stdout:
+        _print(held.getvalue().removesuffix("\n"))
+
+
+# A column of prose may be broken into lines of this many characters before its table becomes a list.
+PROSE = 16
+HEX_DIGITS = frozenset("0123456789abcdef")
+
+
+def _is_text(cell: Any) -> bool:
+    return type(cell).__module__ == "rich.text"
+
+
+def _grid(heads: Sequence[str], cells: Sequence[Sequence[Any]], title: str | None, widths: Sequence[int | None]) -> Any:
+    """The table of rich, each column as wide as `widths` says; None: as rich finds best."""
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, header_style="bold")
-    for column in columns:
-        grid.add_column(clean(column), overflow="fold")
-    for row in rows:
-        grid.add_row(*(cell if isinstance(cell, Text) else Text(clean(shown(cell))) for cell in row))
-    if not to_stdout:
-        _console().print(grid)
-        return
-    held = io.StringIO()
-    _console(sys.stdout, held).print(grid)
-    _print(held.getvalue().removesuffix("\n"))
+    for head, width in zip(heads, widths, strict=True):
+        grid.add_column(head, overflow="fold", width=width)
+    for row in cells:
+        grid.add_row(*(cell if _is_text(cell) else Text(cell) for cell in row))
+    return grid
+
+
+def _widths(heads: Sequence[str], cells: Sequence[Sequence[Any]]) -> tuple[list[int], list[int]]:
+    """Of each column the width that shows every line whole, and the least: names whole, prose broken between words."""
+    from rich.cells import cell_len
+
+    full, least = [], []
+    for at, head in enumerate(heads):
+        lines = [line for row in cells for line in str(row[at]).splitlines()]
+        widest = max(map(cell_len, lines), default=0)
+        words = any(" " in line.strip() for line in lines)
+        full.append(max(widest, cell_len(head)))
+        least.append(max(max(map(cell_len, head.split()), default=0), min(widest, PROSE) if words else widest))
+    return full, least
+
+
+def _shared(full: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """The least widths, and what room is left over given to the columns that need little more before the others."""
+    widths, left = list(least), room - sum(least)
+    for at in sorted(range(len(full)), key=lambda column: full[column] - least[column]):
+        more = min(full[at] - least[at], left)
+        widths[at] += more
+        left -= more
+    return widths
+
+
+def _short_digest(cell: Any) -> Any:
+    """A digest of 64 digits as its first 16, which every command takes in its place; anything else as it is."""
+    text = str(cell)
+    return f"{text[:16]}…" if len(text) == 64 and HEX_DIGITS.issuperset(text) else cell
+
+
+def _as_list(heads: Sequence[str], cells: Sequence[Sequence[Any]], title: str | None) -> Any:
+    """Rows below each other, a field on each line, for what no table has room for."""
+    from rich.text import Text
+
+    wide = max(map(len, heads))
+    parts = [Text(title, style="italic")] if title else []
+    for number, row in enumerate(cells, 1):
+        if len(cells) > 1:
+            parts.append(Text(f"{'' if number == 1 else chr(10)}row {number}", style="bold"))
+        named = zip(heads, map(str, row), strict=True)
+        parts += [Text.assemble((f"{head:<{wide}}  ", "dim"), one_line(cell)) for head, cell in named]
+    return Text("\n").join(parts)
 
 
 def styled(text: str, style: str) -> Any:
@@ -73,6 +155,18 @@ def styled(text: str, style: str) -> Any:
     from rich.text import Text
 
     return Text(text, style=style)
+
+
+def disjoint(proven: Iterable[tuple[str, str, str, int]]) -> None:
+    """What pairs of splits share, each ``(a, b, by, how many)``; all that is nothing takes one line."""
+    none: dict[str, None] = {}
+    for a, b, by, shared in proven:
+        if shared:
+            say(f"{a} ∩ {b} by {by}: {shared:,}", style="bold red")
+        else:
+            none[by] = None
+    if none:
+        say(f"recomputed: two splits share no {', no '.join(none)}")
 
 
 def error(problem: LptError, *, json_too: bool) -> None:
@@ -103,6 +197,18 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def duration(seconds: float) -> str:
+    """A time as people say it: ``0.4 s``, ``37 s``, ``4 min 10 s``, ``2 h 5 min``."""
+    if not math.isfinite(seconds):
+        return "?"
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 1 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
 def tell_notes(catalog: Any) -> None:
     """Say what the catalog wants known: an index that is busy, one that was damaged and made again."""
     for note in catalog.notes:
@@ -128,15 +234,32 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Counts by name, the largest first: a record that is read back has its names in the order of the alphabet."""
+    return sorted(counts.items(), key=lambda named: (-named[1], named[0]))
+
+
+@contextlib.contextmanager
+def waiting(text: str, seconds: float = 2.0) -> Iterator[None]:
+    """Say `text` where what is done inside takes longer than `seconds`: nobody should have to guess at silence."""
+    timer = threading.Timer(seconds, say, [text], {"style": "dim"})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class Progress_:
-    """A progress bar on stderr that appears only once a task has run for two seconds.
+    """A progress bar on stderr that appears only once the command has worked for two seconds.
 
     Called as ``progress(done, total, label)``; ``total`` may be None. Where stderr is no terminal it prints a line
     every ten seconds instead.
     """
 
     def __init__(self) -> None:
-        self._start = time.monotonic()
+        self._begin = self._start = time.monotonic()  # of the command, of the task
         self._last = self._start
         self._bar: Progress | None = None
         self._task: Any = None
@@ -150,7 +273,7 @@ class Progress_:
             self._label, self._start = label, now
             if self._bar is not None:
                 self._bar.reset(self._task, description=clean(label))
-        if now - self._start < 2.0:
+        if now - self._begin < 2.0:
             return
         if not self._terminal:
             if now - self._last >= 10.0:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.data import show_report
+from cli.data import next_admit, show_report, train_first
 from cli.options import Against, CatalogDir, Inputs, Json, Layout, examples
-from cli.output import Progress_, as_json, say, table, tell_head, tell_notes
+from cli.output import Progress_, as_json, disjoint, say, table, tell_head, tell_notes
 
 EXAMPLES = examples(
     "lpt data pairs prefs.jsonl --calibration 0.1 --hidden-test 0.1 --seed 1 --out pairs/",
@@ -77,6 +77,8 @@ def pairs(
         for report in reports:
             show_report(report)
             show_pairs(report.extra)
+        if "splits" in reports[-1].extra:
+            say(next_admit(out, reports[-1].extra["splits"], "preference", "" if key == "math" else f" --key {key}"))
     tell_head(opened)
 
 
@@ -112,8 +114,7 @@ def show_pairs(extra: dict[str, Any]) -> None:
         rows = [(name, *(extra["wins"].get(name, {}).get(other, 0) for other in columns)) for name in columns]
         table(["chosen over", *columns], rows)
         return
-    splits = extra["splits"].items()
+    splits = [(name, extra["splits"][name]) for name in train_first(extra["splits"])]
     table(["split", "pairs", "groups", "keys"], [(n, s["rows"], s["groups"], s["keys"]) for n, s in splits])
-    say(f"joined by {', '.join(extra['joined_by'])}; largest group {extra['largest_group']:,} rows")
-    for pair in extra["disjoint"]:
-        say(f"{pair['a']} ∩ {pair['b']}: {pair['intersection']} {pair['by']}s shared")
+    say(f"pairs are kept together by {', '.join(extra['joined_by'])}; largest group {extra['largest_group']:,} rows")
+    disjoint((pair["a"], pair["b"], pair["by"], pair["intersection"]) for pair in extra["disjoint"])

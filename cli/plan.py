@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cli.options import ConfigFile, Json, Set, examples, settings
-from cli.output import as_json, say, table
+from cli.output import as_json, duration, say, table
 from manifests.errors import UsageError
 
 app = typer.Typer(
@@ -213,10 +213,10 @@ def show_compute(report: dict[str, Any]) -> None:
         ("FLOPs", f"{report['flops']:.3g}"),
         ("tokens/s", f"{report['tokens_per_second']:,.0f}"),
         ("GPU hours", report["gpu_hours"]),
-        (f"hours on {report['gpus']} × {report['gpu']}", report["hours"]),
+        (f"time on {report['gpus']} × {report['gpu']}", duration(report["hours"] * 3600)),
         ("cost", cost),
         ("tokens that the size asks for (20 a parameter)", f"{report['chinchilla_tokens']:,.0f}"),
-        ("tokens over that", report["over_training"]),
+        ("tokens, as a multiple of that", report["over_training"]),
     ]
     table(["", ""], rows, to_stdout=True)
     say(

@@ -117,6 +117,7 @@ def show_run(report: RecipeReport) -> None:
             if "manifest_id" in ran.gate.body:
                 body = ran.gate.body
                 say(f"{body['name']}@{body['version']}  {body['folder']}  manifest {body['manifest_id'][:16]}…")
+                say(f"its page: lpt report {body['name']}@{body['version']}", style="dim")
     if report.not_asked:
         say(f"not asked, as they come before --from: {', '.join(report.not_asked)}", style="bold yellow")
     if report.not_run:

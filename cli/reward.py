@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.dedup import finish
-from cli.options import CatalogDir, Inputs, Json, Layout, examples, numbers_of
+from cli.options import CatalogDir, Inputs, Json, Layout, Seed, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head
 from manifests.errors import UsageError
 
@@ -28,8 +28,6 @@ CURVE_EXAMPLES = examples(
     "lpt reward curve completions.jsonl --out curve.html",
     "lpt reward curve scored.jsonl --proxy rm_small --gold rm_large --prompt-id id --n 1,2,4,8,16 --json",
 )
-
-EXPORT_EXAMPLES = examples("lpt reward export --model runs/rm --out rm")
 
 RewardModelFolder = Annotated[
     str, typer.Option("--model", help="Reward model: a run of lpt train reward, a folder, a hub name.")
@@ -57,6 +55,7 @@ def score(
     from lpt_data.config import RewardColumnConfig
     from lpt_data.reward import reward_work
     from lpt_data.works import Source
+    from lpt_train.machine import memory_answered
     from lpt_train.reward_scores import RewardModel
     from manifests.catalog import Catalog
 
@@ -64,7 +63,8 @@ def score(
     scorer = RewardModel(model, max_length=max_length, batch_size=batch_size)
     config = RewardColumnConfig(column, scorer.digest, max_length)
     opened, progress = Catalog.open(catalog), Progress_()
-    report = reward_work(dataset, scorer.score, config, out).run(opened, progress, dry_run=dry_run)
+    with memory_answered("a smaller --batch-size or --max-length"):
+        report = reward_work(dataset, scorer.score, config, out).run(opened, progress, dry_run=dry_run)
     progress.close()
     finish(report, opened, lambda: show_scores(report.extra), json=json)
 
@@ -93,12 +93,13 @@ def sample(
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens a completion may have.")] = 256,
     max_length: MaxLength = 4096,
     batch_size: BatchSize = 16,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of prompts and of sampling.")] = 0,
+    seed: Seed = 0,
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
     """Sample completions, each with the reward of a model (`reward`) and of a verifier (`gold`), for `reward curve`."""
     from lpt_train.admitted import load_split
+    from lpt_train.machine import memory_answered
     from lpt_train.reward_scores import RewardModel, sample_and_score
     from lpt_train.samples import record, write
     from manifests.catalog import Catalog
@@ -109,7 +110,8 @@ def sample(
     split = load_split(admitted, catalog=opened)
     scorer = RewardModel(model, max_length=max_length, batch_size=batch_size)
     settings = {"samples": n, "prompts": prompts, "reward": reward, "temperature": temperature, "seed": seed}
-    rows = sample_and_score(policy, split, scorer, max_completion_length=max_tokens, **settings)  # type: ignore[arg-type]
+    with memory_answered("a smaller --n, --max-tokens or --batch-size"):
+        rows = sample_and_score(policy, split, scorer, max_completion_length=max_tokens, **settings)  # type: ignore[arg-type]
     write(out, rows)
     told = record(opened, out, rows, split, {"policy": policy, "model": model, "max_tokens": max_tokens, **settings})
     tell_head(opened)
@@ -165,28 +167,3 @@ def curve(
     for what, count in found.left_out.items():
         if count:
             say(f"{count:,} {what.replace('_', ' ')} left out", style="yellow")
-
-
-@app.command("export", epilog=EXPORT_EXAMPLES)
-def export(
-    model: RewardModelFolder,
-    out: Annotated[Path, typer.Option("--out", help="Folder to write: whole, or not at all.")],
-    catalog: CatalogDir = None,
-    json: Json = False,
-) -> None:
-    """Write a reward model as one folder for transformers and TRL: merged, with its head and padding, read back."""
-    from lpt_train.reward_export import export_reward
-    from manifests.catalog import Catalog
-
-    opened = Catalog.open(catalog)
-    made = export_reward(model, out, catalog=opened)
-    if json:
-        as_json(made.to_json())
-    else:
-        gap = made.body["largest_difference"]
-        say(f"{made.path}: read back by transformers, largest difference {gap:.2g}")
-        if made.body["tainted"]:
-            say("marked: its data was not admitted, or it is a control", style="yellow")
-        for note in made.notes:
-            say(note, style="yellow")
-    tell_head(opened)

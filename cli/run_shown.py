@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
-from cli.output import say, table
+from cli.output import duration, say, shown, table, waiting
 
 # What the live line has room for; metrics.jsonl has everything.
 LIVE = (
@@ -20,11 +21,24 @@ LIVE = (
     "entropy",
     "grad_norm",
     "eval_loss",
-    "tokens_per_second",
     "mfu",
-    "memory_gib",
-    "eta_seconds",
 )
+
+
+def step_text(step: int, total: int, metrics: dict[str, float]) -> str:
+    """One step in one line; what matters to somebody who waits comes first, as a narrow screen shows no more."""
+    pace = []
+    if metrics.get("eta_seconds"):
+        pace.append(f"{duration(metrics['eta_seconds'])} left")
+    if "tokens_per_second" in metrics:
+        pace.append(f"{metrics['tokens_per_second']:,.0f} tokens/s")
+    if "memory_gib" in metrics:
+        pace.append(f"{metrics['memory_gib']:.1f} GiB")
+    seen = [f"{name} {shown(float(metrics[name]))}" for name in LIVE if name in metrics]
+    return "  ".join([f"step {step:,}/{total:,}", *seen[:1], *pace, *seen[1:]])
+
+
+BEFORE = "before the first step, the evaluation split and the log-probs of a reference are measured …"
 
 
 class StepLine:
@@ -32,29 +46,34 @@ class StepLine:
 
     def __init__(self) -> None:
         self._live: Any = None
+        self._before = contextlib.ExitStack()
 
     def begin(self, line: str) -> None:
-        """What trains, said once before the first step."""
+        """What trains, said once before the first step; and what takes long where that lets itself be waited for."""
         say(line)
+        self._before.enter_context(waiting(BEFORE))
 
     def __call__(self, step: int, total: int, metrics: dict[str, float]) -> None:
         """Show one step; on a terminal the line is redrawn, elsewhere it is one line a call."""
-        from cli.output import _console, shown
+        from cli.output import _console
 
-        parts = "  ".join(f"{name} {shown(float(value))}" for name, value in metrics.items() if name in LIVE)
-        text = f"step {step:,}/{total:,}  {parts}"
+        self._before.close()
+        text = step_text(step, total, metrics)
         if not _console().is_terminal:
             say(text)
             return
+        from rich.text import Text
+
         if self._live is None:
             from rich.live import Live
 
             self._live = Live(console=_console(), refresh_per_second=4, transient=False)
             self._live.start()
-        self._live.update(text)
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"))  # a second line would be left behind
 
     def close(self) -> None:
         """Leave the last line standing."""
+        self._before.close()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -64,12 +83,21 @@ class StepLine:
 PACE = ("tokens_per_second", "step_seconds", "eta_seconds", "memory_gib", "skipped")
 
 
+# Why a run may leave its weights as they were, the usual reason first.
+NOTHING_LEARNT = (
+    "no weight changed. With rewards: all completions of a prompt had the same one, see frac_zero_variance: begin with "
+    "a model that sometimes succeeds (lpt train sft), choose easier prompts (lpt eval --k 8 --temperature 1), or set a "
+    "larger num_generations or max_completion_length. Else: is learning_rate 0, or does nothing train?"
+)
+
+
 def show_run(body: dict[str, Any]) -> None:
     """A run on one screen: what moved, how fast, the proof of an update, where it lies."""
     moved = [(name, *ends) for name, ends in body["metrics"].items() if name not in PACE]
     table(["metric", "first", "last"], moved)
+    steps = f"{body['steps']:,} step" + "s" * (body["steps"] != 1)
     say(
-        f"{body['steps']:,} steps in {body['seconds']:.0f} s, {body['tokens_per_second']:,.0f} tokens/s, "
+        f"{steps} in {duration(body['seconds'])}, {body['tokens_per_second']:,.0f} tokens/s, "
         f"{body['peak_memory_bytes'] / 2**20:,.0f} MiB"
     )
     if body.get("control"):
@@ -82,6 +110,8 @@ def show_run(body: dict[str, Any]) -> None:
             f"update: {proof['verdict']}; {proof['changed_tensors']} of {proof['trainable_tensors']} tensors changed, "
             f"{proof['nonzero_gradients']} of {proof['updates']} gradients were not zero"
         )
+        if proof["verdict"] == "no_effective_update":
+            say(NOTHING_LEARNT, style="yellow")
     if (measured := body.get("reward_model", {})).get("status") == "measured":
         show_reward_model(measured, body)
     for note in body["notes"]:

@@ -9,19 +9,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
-from cli.output import as_json, say, table, tell_head
+from cli.output import as_json, say, table, tell_head, waiting
 from cli.processes import one_voice
 from cli.run_shown import StepLine, show_run
 from manifests.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from lpt_train.resume import Recorded
 
 app = typer.Typer(help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
+
+
+class SettingsCommand(TyperCommand):
+    """A command whose settings are given by --set; one that is typed as an option of its own is told so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As every command does, after a look for ``--learning_rate 1e-4`` and its like."""
+        from lpt_train.algorithms import ALGORITHMS
+        from lpt_train.config import option_names
+
+        known = {name for parameter in self.params for name in parameter.opts}
+        settings_of = option_names(ALGORITHMS[str(self.name)].config)
+        for at, given in enumerate(args):
+            option, equals, value = given.partition("=")
+            name = option[2:].replace("-", "_")
+            if given.startswith("--") and option not in known and name in settings_of:
+                typed = value if equals else next(iter(args[at + 1 : at + 2]), "")
+                typed = "true" if typed[:2] in ("", "--") else typed
+                raise UsageError(f"{name} is a setting", seen=given, next=f"--set {name}={typed}")
+        return super().parse_args(ctx, args)
+
 
 Admitted = Annotated[
     str | None,
@@ -89,7 +111,7 @@ def _add(algorithm: str, summary: str, *lines: str) -> None:
         _train(algorithm, typed, engine, admitted, unadmitted, eval_split, out, resume, catalog, json)
 
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
-    app.command(algorithm, epilog=examples(*lines))(command)
+    app.command(algorithm, cls=SettingsCommand, epilog=examples(*lines))(command)
 
 
 _add(
@@ -104,8 +126,9 @@ _add(
 
 @app.command(
     "dpo",
+    cls=SettingsCommand,
     epilog=examples(
-        "lpt train dpo --admitted pairs:train --eval pairs:calibration --model runs/sft --out runs/dpo",
+        "lpt train dpo --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/dpo",
         "lpt train dpo --admitted pairs:train --model ./model --out runs/ipo --loss ipo --set beta=0.3",
     ),
 )
@@ -135,7 +158,7 @@ def dpo(
 def _pairs(algorithm: str) -> tuple[str, str]:
     start = f"lpt train {algorithm} --admitted pairs:train"
     return (
-        f"{start} --eval pairs:calibration --model runs/sft --out runs/{algorithm}",
+        f"{start} --eval pairs:validation --model runs/sft --out runs/{algorithm}",
         f"{start} --model ./model --out runs/{algorithm} --set beta=0.3",
     )
 
@@ -158,6 +181,7 @@ _add(
 
 @app.command(
     "grpo",
+    cls=SettingsCommand,
     epilog=examples(
         "lpt train grpo --admitted sums:train --model runs/sft --out runs/grpo --reward countdown",
         "lpt train grpo --admitted gsm8k:train --model ./model --out runs/g --reward integer --set num_generations=8",
@@ -231,9 +255,7 @@ def _train(
         if admitted is None and unadmitted is None:
             admitted, unadmitted = before.admitted, before.unadmitted
         eval_split = eval_split or before.eval_split
-    train, contract = ALGORITHMS[algorithm].train, ALGORITHMS[algorithm].contract
-    if engine == "trl":
-        from lpt_train.engines.trl import train
+    contract = ALGORITHMS[algorithm].contract
     from manifests.catalog import Catalog
 
     with one_voice() as talks:
@@ -244,6 +266,8 @@ def _train(
         notes: list[str] = []
         if resume is None:
             config, notes = _with_length(config, typed, split)
+        with waiting("loading torch …"):  # which takes seconds: what could be refused without it was
+            train = _loop(algorithm, engine)
         result = train(
             config, split=split, out=out, catalog=opened, progress=line, eval_split=evaluation,
             resume=resume is not None,
@@ -257,6 +281,17 @@ def _train(
         tell_head(opened)
         if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
             raise typer.Exit(code)
+
+
+def _loop(algorithm: str, engine: str) -> Callable[..., Any]:
+    """What trains: a loop of ours, or TRL over the same split and options."""
+    from lpt_train.algorithms import ALGORITHMS
+
+    if engine == "lean":
+        return ALGORITHMS[algorithm].train
+    from lpt_train.engines.trl import train
+
+    return train
 
 
 def _before(algorithm: str, typed: Mapping[str, object], resume: Path, out: Path | None) -> Recorded:
@@ -303,7 +338,6 @@ def exit_code(body: dict[str, Any]) -> int:
     if body["status"] != "stopped":
         return 1
     trl = (body.get("engine") or {}).get("name") == "trl"  # which writes nothing to resume from
-    folder = Path(body["metrics_path"]).parent
     folder = shlex.quote(str(Path(body["metrics_path"]).parent))
     how = f"start a new run with --model {folder}" if trl else f"lpt train {body['algorithm']} --resume {folder}"
     say(f"stopped after step {body['steps']:,}; {how}", style="yellow")

@@ -188,7 +188,7 @@ def _rule_share(name: str) -> Measure:
     def measure(survey: Survey) -> Outcome:
         if reason := survey.broken(name):
             return Outcome(None, survey.n, status="error", reason=reason)
-        findings = tuple(survey.faults(name))
+        findings = survey.faults(name)
         return Outcome(share(len(findings), survey.n), survey.n, findings)
 
     return measure

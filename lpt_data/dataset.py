@@ -18,7 +18,7 @@ import pyarrow as pa
 from lpt_data import arrow_json, layouts
 from lpt_data.batches import Batch, Quarantine, RecordBatch, TextBatch
 from lpt_data.columns import Columns, Shape
-from lpt_data.io.chunks import LARGE, Chunk
+from lpt_data.io.chunks import LARGE, MANY_RECORDS, Chunk
 from lpt_data.io.readers import read
 from lpt_data.io.sources import SourceFile, expand
 from lpt_data.layouts import Layout
@@ -106,7 +106,7 @@ class Dataset:
         With `plain`, batches of plain rows come as columns, where the files are large enough for kernels to pay.
         """
         consumed = self.consumed
-        columns = plain and sum(source.bytes for source in self.files) >= LARGE
+        columns = plain and self.has_many_records
         for part in self._parts(None, whole=columns):
             batch = self._plain_batch(part) if columns else None
             if batch is not None:
@@ -123,6 +123,11 @@ class Dataset:
                 lines.append(places[place])
             if rows:
                 yield RecordBatch(rows, records, beside, written, lines, part.file)
+
+    @property
+    def has_many_records(self) -> bool:
+        """Whether plain records of these files are worth having as columns, and so the loading of kernels."""
+        return sum(source.bytes for source in self.files) >= MANY_RECORDS
 
     def _plain_batch(self, part: _Part) -> RecordBatch | None:
         """The rows of a chunk as columns, None where one of them may be no plain record."""
@@ -237,7 +242,7 @@ class Dataset:
             raise BadInputError(
                 f"no row of {source.path} can be used",
                 seen=f"{rows} rows, all bad; {shown}",
-                next=f"check the file, or choose another layout with --layout (it was read as {self.layout})",
+                next=layouts.told_apart(_first_columns(source), self._layout),
             )
 
     def _reject(self, row: int, file: str, line: int, reason: str, detail: str) -> None:

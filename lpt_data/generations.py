@@ -119,7 +119,7 @@ def read_row(row: Mapping[str, Any], config: SynthConfig, requests: Mapping[str,
 def _conversation(row: Mapping[str, Any]) -> Generation:
     turns = messages(take_list(row, "messages"), "messages")
     if not turns or turns[-1].get("role") != "assistant" or not isinstance(turns[-1].get("content"), str):
-        raise RecordError("a conversation does not end with a reply", reason="no_answer", field="messages", seen="")
+        raise RecordError("a conversation does not end with a reply", reason="no_answer", field="messages")
     model = next((str(row[n]) for n in MODELS if row.get(n)), "")
     return Generation(_as_prompt(turns[:-1]), (turns[-1]["content"],), (model,), frozenset({"messages", *MODELS}))
 

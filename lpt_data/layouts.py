@@ -304,11 +304,30 @@ def detect(columns: Sequence[str], kind: str | None = None) -> Layout:
             seen=seen,
             next=f"{fit[0].name} serves {', '.join(fit[0].kinds)}; or rename the columns",
         )
-    table = "; ".join(f"{n} ({' or '.join('+'.join(need) for need in known.columns)})" for n, known in LAYOUTS.items())
+    able = {name: known.columns for name, known in LAYOUTS.items() if kind is None or kind in known.kinds}
+    table = "; ".join(f"{n} ({' or '.join('+'.join(need) for need in columns)})" for n, columns in able.items())
+    way = {
+        "preference": "make pairs of scored responses with lpt data pairs --responses COLUMN,COLUMN, or ",
+        None: "name the text with --text-column COLUMN, or ",
+        "text": "name the text with --text-column COLUMN, or ",
+    }.get(kind, "")
     raise BadInputError(
         f"the columns fit no known layout{what_for}",
         seen=seen,
-        next=f"name the text with --text-column COLUMN, or rename the columns to one of: {table}",
+        next=f"{way}rename the columns to {'one of: ' if len(able) > 1 else ''}{table}",
+    )
+
+
+def told_apart(columns: Sequence[str], read_as: Layout) -> str:
+    """What to do with a file of which no row fits the layout that it was read as: its own columns may say."""
+    present = set(columns)
+    own = [one for one in LAYOUTS.values() if any(present.issuperset(need) for need in one.columns)]
+    if not own or read_as in own:
+        return f"check the file, or choose another layout with --layout (it was read as {read_as.name})"
+    looks = _closest(own, present)[0].name
+    return (
+        f"it looks like {looks}, and was read as {read_as.name} like the first file: the files "
+        "of one command share a layout, so run it for each by itself; `lpt data mix` brings them together"
     )
 
 

@@ -52,6 +52,8 @@ def _oldest_first(
     if object_id not in stages or object_id in ordered or object_id in path:
         return
     body = stages[object_id]
+    if body.get("stage_id") in {stages[done].get("stage_id") for done in ordered} - {None}:
+        return  # the same work once more, into another file
     behind = [*body.get("parents", ()), *(made_by.get(f.get("sha256", ""), "") for f in body.get("inputs", ()))]
     for parent in behind:
         _oldest_first(parent, stages, made_by, ordered, path | {object_id})

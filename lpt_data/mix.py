@@ -37,7 +37,7 @@ from lpt_data.stage import StageReport, StageResult, Work
 from lpt_data.tokenizer_file import TokenizerFile, open_tokenizer
 from manifests import decisions
 from manifests.digests import content_root
-from manifests.errors import BadInputError, LptError
+from manifests.errors import NOT_GIVEN, BadInputError, LptError
 from manifests.files import write_atomic
 
 if TYPE_CHECKING:
@@ -103,7 +103,9 @@ def _open(domain: Domain, spec: MixSpec) -> Dataset:
     try:
         return Dataset.open(domain.inputs, kind=spec.kind, layout=domain.layout, text_column=domain.text_column)
     except BadInputError as error:
-        raise BadInputError(f"domain {domain.name}: {error.what}", seen=error.seen, next=error.next) from error
+        raise BadInputError(
+            f"domain {domain.name}: {error.what}", seen=error.seen or NOT_GIVEN, next=error.next
+        ) from error
 
 
 def _check_together(spec: MixSpec, parts: Sequence[Dataset]) -> None:

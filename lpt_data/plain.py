@@ -169,7 +169,9 @@ class Plain:
         """Return the SHA-256 of the taken texts (bool [m]) of each row, folded, behind some bytes: uint8 [n, 32]."""
         from lpt_data.plain_kernels import folded, hashed
 
-        table = np.frombuffer(rule.table, np.uint8)
+        table = np.frombuffer(rule.table, np.uint8).copy()
+        if not rule.define("\u2019"):  # punctuation goes, and so do the quotation marks and dashes that kernels read
+            table[128:] = folding.BLANK
         start = np.frombuffer(before, np.uint8)
         classes = folding.classes_of(rule.math)
         *written, odd = folded(

@@ -15,7 +15,7 @@ from lpt_data import sha256_lanes
 from lpt_data.folding import BARE, BLANK, DIGIT, LETTER
 from lpt_data.json_strings import _copy, escape, room_to_escape
 from lpt_data.sha256_lanes import BLOCK, pad
-from lpt_data.wide import WIDTH, high_mask
+from lpt_data.wide import WIDTH, high_mask, lowest
 
 _POINT, _HYPHEN, _COMMA = 46, 45, 44
 _HEAD = 64  # bytes of two texts that are compared
@@ -115,15 +115,23 @@ def _marked(data: np.ndarray, i: int, start: int, end: int, classes: np.ndarray,
 
 
 @njit(nogil=True, cache=True)
-def _is_ascii(data: np.ndarray, i: int, end: int) -> bool:
-    while i + WIDTH <= end:
-        if high_mask(data, i):
-            return False
-        i += WIDTH
+def _is_simple(data: np.ndarray, i: int, end: int) -> bool:
+    """Whether a text is ASCII but for curly quotation marks and dashes, U+2013, 2014, 2018, 2019, 201C and 201D."""
     while i < end:
-        if data[i] >= 128:
+        if i + WIDTH <= end:
+            high = high_mask(data, i)
+            if high == 0:
+                i += WIDTH
+                continue
+            i += lowest(high)
+        elif data[i] < 128:
+            i += 1
+            continue
+        if i + 3 > end or data[i] != 0xE2 or data[i + 1] != 0x80:
             return False
-        i += 1
+        if data[i + 2] not in (0x93, 0x94, 0x98, 0x99, 0x9C, 0x9D):
+            return False
+        i += 3
     return True
 
 
@@ -186,8 +194,8 @@ def folded(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The taken texts of each row (bool [m]) folded as `lpt_data.folding` does, a line feed between two.
 
-    Returns what is hashed, its cuts and lengths as `_framed` does, and which rows hold other bytes than ASCII and are
-    left out: bool [n].
+    Returns what is hashed, its cuts and lengths as `_framed` does, and which rows hold characters that `_is_simple`
+    does not know and are left out: bool [n].
     """
     rows = len(first) - 1
     out = np.empty((ends - starts).sum() + len(starts) + rows * (len(before) + 2 * BLOCK) + WIDTH, np.uint8)
@@ -205,7 +213,7 @@ def folded(
             if end > begin and out[end - 1] != BLANK and not (math and classes[out[end - 1]] & BARE):
                 out[end] = BLANK
                 end += 1
-            if not _is_ascii(data, starts[text], ends[text]):
+            if not _is_simple(data, starts[text], ends[text]):
                 wide[row] = True
             elif math:
                 end = _fold_math(data, starts[text], ends[text], table, classes, out, begin, end)

@@ -12,12 +12,17 @@ import sys
 from collections.abc import Iterator
 
 
-def leave_out_unused() -> None:
-    """Let pyarrow and numba settle without pandas and scipy. `to_pandas` looks again, and works as before."""
+def leave_out_unused(*, kernels: bool = True) -> None:
+    """Let pyarrow and numba settle without pandas and scipy. `to_pandas` looks again, and works as before.
+
+    Without `kernels`, numba is not loaded.
+    """
     with _absent("pandas"):
         import pyarrow
 
         pyarrow.array([0])
+    if not kernels:
+        return
     with _absent("scipy"):
         import numba.np.arraymath  # noqa: F401
 

@@ -34,7 +34,7 @@ from lpt_data.progress import Progress, silent
 from lpt_data.stage import StageReport, StageResult, Work
 from lpt_data.write import write_jsonl
 from manifests import decisions
-from manifests.errors import LptError, RecordError, UsageError
+from manifests.errors import NOT_GIVEN, LptError, RecordError, UsageError
 from manifests.files import make_folder
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def open_responses(inputs: list[str], prompt: str | None, layout: str | None = N
             tried = tried or error
     raise UsageError(
         "no column holds the prompts",
-        seen=tried.seen if tried else "",
+        seen=(tried and tried.seen) or NOT_GIVEN,
         next=f"--prompt COLUMN; known: {', '.join(QUESTION_COLUMNS)}",
     )
 
@@ -101,7 +101,7 @@ def _check(dataset: Dataset, config: ResponsesConfig) -> None:
         raise UsageError(
             "no column of that name holds responses",
             seen=f"{', '.join(missing) or 'none named'}; columns: {', '.join(dataset.columns)}",
-            next="--responses COLUMN,COLUMN",
+            next="name those of the columns that hold responses: --responses COLUMN,COLUMN",
         )
     if len(set(config.responses)) < len(config.responses):
         raise UsageError("a column is named twice", seen=", ".join(config.responses), next="name each once")

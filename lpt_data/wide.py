@@ -60,6 +60,49 @@ line_mask = intrinsic(_mask(lambda builder, v: builder.icmp_unsigned("==", v, _a
 line_mask.__doc__ = "The line feeds."
 
 
+def _low(builder: Any, v: Any) -> Any:
+    return builder.or_(v, _all(0x20))
+
+
+def _letters(builder: Any, v: Any) -> Any:
+    return builder.icmp_unsigned("<", builder.sub(_low(builder, v), _all(ord("a"))), _all(26))
+
+
+letter_mask = intrinsic(_mask(_letters))
+letter_mask.__doc__ = "The letters of ASCII."
+
+
+def _mask_of(compare: Callable[..., Any], sizes: int) -> Callable:
+    """A typing function as `_mask` makes one, of an intrinsic with one or two bytes to compare with."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.bitcast(_pointer(context, builder, signature, args), _VECTOR.as_pointer())
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+        empty = ir.Constant(_VECTOR, ir.Undefined)
+        given = []
+        for arg in args[2:]:
+            first = builder.insert_element(empty, builder.trunc(arg, _BYTE), ir.IntType(32)(0))
+            given.append(builder.shuffle_vector(first, empty, lanes))
+        return builder.bitcast(compare(builder, builder.load(pointer, align=1), *given), _WORD)
+
+    if sizes == 1:
+        return lambda typingctx, data, at, byte: (types.uint64(data, types.intp, types.intp), codegen)
+    return lambda typingctx, data, at, first, count: (
+        types.uint64(data, types.intp, types.intp, types.intp),
+        codegen,
+    )
+
+
+byte_mask = intrinsic(_mask_of(lambda builder, v, byte: builder.icmp_unsigned("==", v, byte), 1))
+byte_mask.__doc__ = "The bytes that are this one."
+small_mask = intrinsic(_mask_of(lambda builder, v, byte: builder.icmp_unsigned("==", _low(builder, v), byte), 1))
+small_mask.__doc__ = "The bytes that are this small letter or its capital."
+range_mask = intrinsic(
+    _mask_of(lambda builder, v, first, count: builder.icmp_unsigned("<", builder.sub(v, first), count), 2)
+)
+range_mask.__doc__ = "The bytes that are one of so many from the first on."
+
+
 @intrinsic
 def load64(typingctx: Any, data: Any, at: Any) -> tuple[Any, Callable]:
     """The eight bytes from ``data[at]`` on as a uint64, the first one lowest."""
@@ -90,8 +133,7 @@ def _move(change: Callable[[Any, Any], Any]) -> Callable:
 
 
 def _word_or_zero(builder: Any, v: Any) -> Any:
-    lower = builder.or_(v, _all(0x20))
-    letter = builder.icmp_unsigned("<", builder.sub(lower, _all(ord("a"))), _all(26))
+    lower, letter = _low(builder, v), _letters(builder, v)
     digit = builder.icmp_unsigned("<", builder.sub(v, _all(ord("0"))), _all(10))
     other = builder.or_(digit, builder.icmp_unsigned("==", v, _all(ord("_"))))
     return builder.select(letter, lower, builder.select(other, v, _all(0)))

@@ -17,8 +17,22 @@ PROVENANCE = "lpt.json"
 def adapter_base(model: str) -> str | None:
     """What the adapter in a folder was trained on; None for a folder that is a whole model.
 
-    Raises `BadInputError` when the adapter does not say it.
+    Raises `BadInputError` when the adapter does not say it, and for adapters that are each other's base.
     """
+    base = under = _base_of(model)
+    passed = {Path(model).resolve()}
+    while under is not None and Path(under).exists():
+        if Path(under).resolve() in passed:
+            raise BadInputError(
+                f"the adapter in {model} is its own base", seen=f"base_model_name_or_path {base}",
+                next="write the folder of the model that it was trained on into adapter_config.json",
+            )  # fmt: skip
+        passed.add(Path(under).resolve())
+        under = _base_of(under)
+    return base
+
+
+def _base_of(model: str) -> str | None:
     path = Path(model) / "adapter_config.json"
     if not path.is_file():
         return None
@@ -46,7 +60,10 @@ def read_provenance(model: str | Path) -> dict[str, Any] | None:
         base = adapter_base(str(model))
         return read_provenance(base) if base is not None else None
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        made_from = dict(json.loads(path.read_text(encoding="utf-8")))
+        if not isinstance(made_from.get("model") or {}, dict):
+            raise TypeError("its model is no object")
+        return made_from
     except (OSError, ValueError, TypeError) as error:
         raise BadInputError(
             "what a model was made from cannot be read", seen=f"{path}: {error}", next="copy the model's folder again"

@@ -22,7 +22,7 @@ from manifests.arrow import plain_rows
 from manifests.canon import CANON, FIELDS, canonical_bytes, kind_of, record_ids
 from manifests.catalog import Catalog
 from manifests.digests import content_root, order_sha256
-from manifests.errors import BadInputError, RecordError, RefusedError
+from manifests.errors import NOT_GIVEN, BadInputError, RecordError, RefusedError
 
 # Which kinds of record an algorithm can train on.
 CONTRACTS: dict[str, tuple[str, ...]] = {
@@ -156,7 +156,8 @@ def load_unadmitted(path: str | Path, *contracts: str) -> AdmittedSplit:
             records.append(orjson.loads(canonical_bytes(contract, row)))
         except RecordError as error:
             raise BadInputError(
-                f"row {number} of {path} is no {contract} record: {error.what}", seen=error.seen or error.field,
+                f"row {number} of {path} is no {contract} record: {error.what}",
+                seen=error.seen or error.field or NOT_GIVEN,
                 next=f"give rows with {', '.join(FIELDS[contract])}, or admit the file, which maps other layouts",
             ) from error  # fmt: skip
     if not records:

@@ -8,6 +8,7 @@ for `sft` records, whether the reply is the recorded one (`matching`).
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -25,6 +26,7 @@ from lpt_train.rewards.pool import Item, RewardPool, Score
 from lpt_train.rollouts import completion_texts
 from lpt_train.sampler.generate import Sampling, sample
 from lpt_train.tasks import Task, probes, read_tasks
+from lpt_train.watch import Watch, unwatched
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, UsageError
 
@@ -109,6 +111,7 @@ def answers(
     max_prompt_length: int = 4096,
     batch_size: int = 256,
     catalog: Catalog | None = None,
+    watch: Watch = unwatched,
 ) -> Evaluation:
     """Accuracy of a model on `n` items of an `rlvr` split, or with `match` (a normaliser) of an `sft` one.
 
@@ -133,7 +136,7 @@ def answers(
             judge = Matcher(match)
         found = accuracy(
             subject.model, subject.renderer, chosen, judge, sampling, k=k, seed=seed, autocast=subject.place.autocast,
-            votes=_reader(judge, chosen),
+            votes=_reader(judge, chosen), watch=watch,
         )  # fmt: skip
     if pass_at or (k > 1 and _right_or_wrong(found)):
         found = replace(found, measures=(*found.measures, *_passes(found, pass_at or (1, k), seed)))
@@ -160,9 +163,16 @@ def check_asked(
 
 
 def check_sampling(temperature: float, k: int) -> None:
-    """Raise `UsageError` for several samples that are one."""
+    """Raise `UsageError` for a temperature at which nothing can be sampled, or several samples that are one."""
     if k < 1 or (temperature == 0 and k > 1):
         raise UsageError("k greedy samples are the same one", seen=f"k={k}", next="give a temperature above 0, or k=1")
+    check_temperature(temperature)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise `UsageError` for a temperature at which nothing can be sampled."""
+    if not 0 <= temperature < math.inf:
+        raise UsageError("a temperature is a finite number", seen=temperature, next="give one of 0 (greedy) or above")
 
 
 def choose(tasks: Sequence[T], n: int | None, seed: int) -> list[T]:
@@ -189,6 +199,7 @@ def accuracy(
     seed: int = 0,
     autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     votes: Reader | None = None,
+    watch: Watch = unwatched,
 ) -> Evaluation:
     """Mean reward by item over `k` samples each. Draws from a generator of its own, so that it disturbs no
     training.
@@ -199,7 +210,7 @@ def accuracy(
     generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
     groups = sample(
         model, [task.prompt_ids for task in tasks], sampling, num_generations=k, stop_ids=renderer.stop_ids,
-        generator=generator, autocast=autocast(),
+        generator=generator, autocast=autocast(), watch=watch,
     )  # fmt: skip
     texts = completion_texts(renderer, groups)
     of = [task for task in tasks for _ in range(k)]

@@ -138,6 +138,7 @@ class RunOptions:
         at_least("seed", self.seed, 0)
         if self.seed > _LARGEST_SEED:
             raise UsageError("the seed is too large", seen=self.seed, next=f"give seed <= {_LARGEST_SEED}")
+        at_least("num_train_epochs", self.num_train_epochs, 0)
         if self.max_steps < 1 and (self.max_steps != -1 or not 0 < self.num_train_epochs < math.inf):
             raise UsageError(
                 "a run needs a length", seen={"max_steps": self.max_steps, "num_train_epochs": self.num_train_epochs},
@@ -295,9 +296,11 @@ def _as(kind: Any, value: Any) -> Any:
     if isinstance(value, bool):
         return _WRONG
     if kind in (int, float):
+        if kind is int and isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 40:
+            return int(value)  # a float has not all digits of a seed
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return _WRONG
         if kind is float:
             return number

@@ -22,10 +22,11 @@ from lpt_train.config import SFTConfig
 from lpt_train.packing import Row, epoch_order, units_at
 from lpt_train.schedule import schedule_of
 from manifests.bins import best_fit_decreasing
-from manifests.errors import RefusedError
+from manifests.errors import RefusedError, UsageError
 from manifests.rates import rate
 
 Unit = Sequence[Row]  # what a line of a batch holds: one row, or the rows of one bin when packing
+_MOST_OF_A_STEP = 1 << 24
 _FLAT = {"type": "constant", "warmup": 0.0, "decay": 0.0}  # a mixture that says nothing of the learning rate
 
 
@@ -48,9 +49,13 @@ def data_order(split: AdmittedSplit, rows: list[Row], config: SFTConfig, world: 
 def shuffled(units: Sequence[Any], config: Any, world: int = 1) -> Shuffled:
     """Epochs over `units`, as many as the options say."""
     per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps * world
-    total = math.ceil(len(units) * config.run.num_train_epochs)
-    if config.run.max_steps > 0:
-        total = config.run.max_steps * per_step
+    if per_step > _MOST_OF_A_STEP:
+        raise UsageError(
+            "a step has more rows than a machine can hold", seen=f"{per_step:,} rows, {len(units):,} in the data",
+            next="a smaller per_device_train_batch_size or gradient_accumulation_steps",
+        )  # fmt: skip
+    steps = config.run.max_steps
+    total = steps * per_step if steps > 0 else math.ceil(len(units) * config.run.num_train_epochs)
     order = Shuffled(units, per_step, total, config)
     order.multiplier(0)  # a schedule that is longer than the run is refused before anything is loaded
     return order

@@ -19,7 +19,9 @@ from lpt_train.compare import paired_difference as paired_difference
 from lpt_train.drift import drift
 from lpt_train.estimates import PairedDifference
 from lpt_train.likelihood import Likelihood, likelihood
+from lpt_train.machine import memory_answered
 from lpt_train.measured import Measure, Subject, load_subject, record_comparison
+from lpt_train.watch import Watch, unwatched
 from manifests.catalog import Catalog
 from manifests.errors import UsageError
 
@@ -92,6 +94,7 @@ def evaluate_splits(
     catalog: Catalog | None = None,
     device: str = "auto",
     dtype: str = "auto",
+    watch: Watch = unwatched,
 ) -> list[SplitReport]:
     """Measure one model, or a baseline and a model, on each split; recorded in the catalog when one is given.
 
@@ -111,13 +114,17 @@ def evaluate_splits(
     for model in dict.fromkeys(models):
         subject = load_subject(model, merge=merge, device=device, dtype=dtype, seed=options.seed)
         for report, split in zip(reports, splits, strict=True):
-            report.found[model] = [_measure(way, subject, split, options, catalog) for way in _ways(split, options)]
+            with memory_answered("a smaller --batch-size, --max-tokens, --max-length or --k"):
+                report.found[model] = [
+                    _measure(way, subject, split, options, catalog, watch) for way in _ways(split, options)
+                ]
         if options.drift:
             kept.append(subject)
     for report, split in zip(reports, splits, strict=True) if len(models) > 1 else ():
         moved: list[Measure] = []
         if options.drift:
-            moved, report.notes = _drift(kept[-1], kept[0], split, options)
+            with memory_answered("a smaller --batch-size, --max-tokens or --n"):
+                moved, report.notes = _drift(kept[-1], kept[0], split, options)
         for before, after in zip(report.found[models[0]], report.found[models[1]], strict=True):
             paired, together = compare(before, after)
             report.paired |= paired
@@ -143,12 +150,13 @@ def _ways(split: AdmittedSplit, options: EvalOptions) -> list[Any]:
 
 
 def _measure(
-    way: Any, subject: Subject, split: AdmittedSplit, options: EvalOptions, catalog: Catalog | None
+    way: Any, subject: Subject, split: AdmittedSplit, options: EvalOptions, catalog: Catalog | None, watch: Watch
 ) -> Evaluation | Likelihood:
     if way is likelihood:
         return likelihood(
-            subject, split, max_length=options.max_length, domain_column=options.domain_column, catalog=catalog
-        )
+            subject, split, max_length=options.max_length, domain_column=options.domain_column, catalog=catalog,
+            watch=watch,
+        )  # fmt: skip
     if split.kind == "rlvr":
         options = replace(options, match=None)
-    return answers(subject, split, catalog=catalog, **options.sampling)
+    return answers(subject, split, catalog=catalog, watch=watch, **options.sampling)

@@ -5,6 +5,7 @@
           lpt.json: what it was made from, marked or not, and what was measured
           README.md
 
+A reward model is merged with its head: see `reward_export`.
 Merging is done in float32, once, in a copy; rounding to another precision comes last. What is measured is the written
 folder, read back, against the model with its adapter on. The folder appears whole or not at all.
 """
@@ -13,10 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,41 +24,32 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from lpt_train.adapter_files import WEIGHTS
-from lpt_train.adapter_folder import PROVENANCE, adapter_base, quantisation_of, read_provenance
+from lpt_train.adapter_folder import PROVENANCE, adapter_base, read_provenance
 from lpt_train.admitted import AdmittedSplit, check_tokenizer
-from lpt_train.checkpoint import checkpoint_sha256, verify_files
-from lpt_train.checkpoint_folders import STATE
 from lpt_train.config import DTYPES
 from lpt_train.config_checks import at_least, one_of
-from lpt_train.disk import WRITE_ERRORS, cannot_save
+from lpt_train.export_folder import (
+    Exported,
+    mapping_in,
+    notes_of,
+    origin_of,
+    outputs_of,
+    recorded,
+    trained_weights,
+    written_whole,
+)
 from lpt_train.logit_gap import Gap, drawn_rows, logit_gap, logits_of, split_rows
 from lpt_train.model_card import model_card
-from lpt_train.models import load_adapter, load_model, load_tokenizer, model_digest, resolve, stored_dtype
+from lpt_train.models import load_adapter, load_model, load_tokenizer, model_digest, stored_dtype
 from lpt_train.render import Renderer
+from lpt_train.reward_export import export_reward
 from lpt_train.reward_head import has_reward_head
-from lpt_train.runs import env, now
 from manifests.catalog import Catalog
-from manifests.digests import bytes_sha256
-from manifests.errors import BadInputError, LptError, RefusedError, UsageError
-from manifests.files import fsync_file, fsync_folder, make_folder
+from manifests.errors import RefusedError, UsageError
 
 LIMIT = 0.01  # nats of mean KL between the model with its adapter on and what was written …
 SHARE = 0.1  # … and as a share of what the adapter itself changes; the smaller of the two
 FLOOR = 1e-8  # rounding of float32 over a model that the adapter hardly changes
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What was written: its folder, its record (`body`) and what a user should be told."""
-
-    path: Path
-    body: dict[str, Any]
-    object_id: str | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The record, with the id under which the catalog has it."""
-        return {**self.body, "object": self.object_id, "notes": list(self.notes)}
 
 
 def export(
@@ -77,6 +67,7 @@ def export(
 
     An adapter goes alone, or `merge`d. `dtype` is that of the written weights (`auto`: of the base as stored). Rows to
     measure on come from `split`, else token ids are drawn by `seed`. `tolerance` in nats of mean KL replaces the limit.
+    A reward model goes whole, in float32, as `export_reward` says.
     Raises `RefusedError` when what was written is further than that from the model with its adapter on, `UsageError`
     for options that do not fit the weights, `BadInputError` for a damaged checkpoint.
     """
@@ -85,6 +76,9 @@ def export(
     if tolerance is not None:
         at_least("tolerance", tolerance, 0)
     folder = trained_weights(source)
+    if has_reward_head(str(folder)):
+        _check_reward(dtype, split, tolerance)
+        return export_reward(source, out, catalog=catalog)
     base = adapter_base(str(folder))
     _check(folder, base, merge, dtype)
     with written_whole(out) as temporary:
@@ -103,51 +97,10 @@ def export(
         if measured is not None and not measured["mean_kl"] <= measured["limit"]:
             raise _too_far(measured, kept)
         body |= {"digest": model_digest(temporary), "outputs": outputs_of(temporary, out)}
-    return recorded(Exported(out, {**body, "path": str(out)}, notes=_notes(body)), catalog)
-
-
-@contextlib.contextmanager
-def written_whole(out: Path) -> Iterator[Path]:
-    """A folder for what `out` is to hold, which takes its place when the block has ended: whole, or not at all.
-
-    Raises `UsageError` when something is at `out` already, and what `cannot_save` tells when the disk refuses.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError("the place of the export is taken", seen=str(out), next="choose another --out")
-    make_folder(out.parent)
-    temporary = out.parent / f".tmp-{out.name}-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir()
-        yield temporary
-        _put_in_place(temporary, out)
-    except WRITE_ERRORS as error:
-        raise cannot_save(out, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def trained_weights(source: str) -> Path:
-    """The folder of weights that a run or folder stands for; a checkpoint's files are as they were written.
-
-    Raises `BadInputError` where there is none, or where one of its files is damaged.
-    """
-    if not Path(source).is_dir():
-        raise BadInputError(
-            "there is no run or folder of weights to export", seen=source, next="give the folder of a run: runs/NAME"
-        )
-    folder = Path(resolve(source, Path(source)))
-    if (folder / STATE).is_file():
-        verify_files(folder)
-    return folder
+    return recorded(Exported(out, {**body, "path": str(out)}, notes=notes_of(body)), catalog)
 
 
 def _check(folder: Path, base: str | None, merge: bool, dtype: str) -> None:
-    if has_reward_head(str(folder)):
-        raise UsageError(
-            "this is a reward model, whose head has an export of its own", seen=str(folder),
-            next="lpt reward export --model RUN --out DIR",
-        )  # fmt: skip
     if base is None and merge:
         raise UsageError(
             "every weight was trained: there is no adapter to merge", seen=str(folder), next="leave out --merge"
@@ -163,6 +116,18 @@ def _check(folder: Path, base: str | None, merge: bool, dtype: str) -> None:
         raise UsageError(
             "the adapter sits on another adapter, which no other reader puts under it", seen=base,
             next="--merge, which puts both into the weights",
+        )  # fmt: skip
+
+
+def _check_reward(dtype: str, split: AdmittedSplit | None, tolerance: float | None) -> None:
+    given = {
+        "--dtype": None if dtype in ("auto", "float32") else dtype, "--admitted": split and split.ref,
+        "--tolerance": tolerance,
+    }  # fmt: skip
+    if typed := [f"{name} {value}" for name, value in given.items() if value is not None]:
+        raise UsageError(
+            "a reward model is written in float32, and read back on rows that are drawn", seen=" ".join(typed),
+            next=f"leave out {typed[0].split()[0]}",
         )  # fmt: skip
 
 
@@ -242,13 +207,13 @@ def _write_generation(folder: Path, base: str | None, tokenizer: PreTrainedToken
     while place is not None and not told:
         path = Path(place) / "generation_config.json"
         if path.is_file():
-            told = json.loads(path.read_text(encoding="utf-8"))
+            told = mapping_in(path)
         elif not Path(place).exists():  # a name of the hub, whose files are there since the weights were loaded
             with contextlib.suppress(OSError):
                 told = GenerationConfig.from_pretrained(place).to_diff_dict()
         place = adapter_base(place)
     ends = told.get("eos_token_id")
-    known = {int(i) for i in ([] if ends is None else ends if isinstance(ends, list) else [ends])}
+    known = {i for i in (ends if isinstance(ends, list) else [ends]) if type(i) is int}
     if tokenizer.chat_template:
         known |= set(Renderer(tokenizer).stop_ids)
     elif tokenizer.eos_token_id is not None:
@@ -259,70 +224,9 @@ def _write_generation(folder: Path, base: str | None, tokenizer: PreTrainedToken
     (target / "generation_config.json").write_text(json.dumps(told, indent=2, sort_keys=True) + "\n")
 
 
-def origin_of(source: str, folder: Path) -> dict[str, Any]:
-    """Which checkpoint of which run the weights in `folder` are, what that was made from, and the marks on it."""
-    made_from = read_provenance(folder) or {}
-    base = adapter_base(str(folder))
-    under = {"name": base, "digest": model_digest(base)} if base is not None else None
-    checkpoint = checkpoint_sha256(folder) if (folder / STATE).is_file() else None
-    run = Path(source) / "run.json"
-    told = json.loads(run.read_text(encoding="utf-8")) if run.is_file() else {}
-    return {
-        "type": "lpt.export/1", "source": str(folder), "checkpoint_sha256": checkpoint, "base": under,
-        "quantisation": quantisation_of(folder), "run_id": made_from.get("run_id"),
-        "run_status": told.get("status"), "run_verdict": told.get("verdict"), "manifest": made_from.get("manifest"),
-        "split": made_from.get("split"), "verified": made_from.get("verified", "unknown"),
-        "tainted": bool(made_from.get("tainted")), "created": now(), "env": env(),
-    }  # fmt: skip
-
-
 def _provenance(folder: Path, body: dict[str, Any]) -> dict[str, Any]:
     made_from = read_provenance(folder) or {
         "type": "lpt.provenance/1", "run_id": None, "verified": "unknown", "tainted": False,
     }  # fmt: skip
     kept = ("merged", "dtype", "checkpoint_sha256", "base", "measured", "run_status", "run_verdict", "created")
     return {**made_from, "export": {name: body[name] for name in kept}}
-
-
-def outputs_of(temporary: Path, out: Path) -> list[dict[str, Any]]:
-    """Each file written, by the path that it will have: `{path, bytes, sha256}`."""
-    return [
-        {"path": str(out / path.name), "bytes": path.stat().st_size, "sha256": bytes_sha256(path)}
-        for path in sorted(temporary.iterdir())
-    ]
-
-
-def _put_in_place(temporary: Path, out: Path) -> None:
-    mode = (temporary / PROVENANCE).stat().st_mode
-    for path in temporary.iterdir():
-        path.chmod(mode)  # safetensors makes files that only their owner can read
-        fsync_file(path)
-    fsync_folder(temporary)
-    temporary.replace(out)
-    fsync_folder(out.parent)
-
-
-def _notes(body: dict[str, Any]) -> list[str]:
-    notes = []
-    if body["tainted"]:
-        notes.append("this export is marked: it was trained on data that was not admitted")
-    if body["run_verdict"] in ("no_effective_update", "frozen_tensors_changed", "reject"):
-        notes.append(f"the verdict of its run is {body['run_verdict']}")
-    if body["quantisation"] is not None:
-        what = "merged into the weights that its base's codes stand for, not into the original ones"
-        alone = "trained over a base in four bits: over the original weights it is another model"
-        notes.append(f"the adapter was {what if body['merged'] else alone}")
-    return notes
-
-
-def recorded(made: Exported, catalog: Catalog | None) -> Exported:
-    """What was made with the id under which the catalog has it, its run as parent; never raises for that."""
-    if catalog is None:
-        return made
-    try:
-        runs = catalog.find("lpt.run/1", run_id=made.body["run_id"]) if made.body["run_id"] else []
-        parents = [name for name, _ in runs][:1]
-        object_id = catalog.put({**made.body, "parents": parents})
-    except (LptError, OSError) as error:  # the folder is whole and says where it comes from
-        return Exported(made.path, made.body, None, [*made.notes, f"the catalog could not record it ({error})"])
-    return Exported(made.path, made.body, object_id, made.notes)

@@ -27,6 +27,7 @@ from lpt_train.models import pad_id
 from lpt_train.packing import Row, render_rows
 from lpt_train.render_pairs import render_pairs
 from lpt_train.steps import dropped_notes
+from lpt_train.watch import Watch, unwatched
 from manifests.catalog import Catalog
 from manifests.errors import RefusedError
 
@@ -94,6 +95,7 @@ def likelihood(
     max_length: int = 4096,
     domain_column: str | None = None,
     catalog: Catalog | None = None,
+    watch: Watch = unwatched,
 ) -> Likelihood:
     """Log-probs of every record of an `sft`, `text` or `preference` split, and what follows from them.
 
@@ -108,19 +110,19 @@ def likelihood(
         )  # fmt: skip
     check_subject(subject, split)
     of = _pairs if split.kind == "preference" else _losses
-    items, measures, dropped, notes = of(subject, split, max_length, domain_column)
+    items, measures, dropped, notes = of(subject, split, max_length, domain_column, watch)
     settings = {"kind": split.kind, "max_length": max_length}
     found = Likelihood(items, measures, settings, dropped, tuple(notes))
     return replace(found, object_id=record(catalog, subject, split, found.to_json()))
 
 
 def _losses(
-    subject: Subject, split: AdmittedSplit, max_length: int, column: str | None
+    subject: Subject, split: AdmittedSplit, max_length: int, column: str | None, watch: Watch
 ) -> tuple[tuple[RecordLoss, ...], tuple[Measure, ...], dict[str, int], list[str]]:
     domains, notes = domains_of(split, column)
     rendered = render_rows(split.rows(), subject.renderer, max_length=max_length)
     sizes = {index: spoken_bytes(row) for index, row in enumerate(split.rows())}
-    sums = row_logprobs(subject, rendered.rows, notes)
+    sums = row_logprobs(subject, rendered.rows, notes, watch)
     items = tuple(
         RecordLoss(split.record_ids[row.index], -total, row.supervised, sizes[row.index], domains[row.index])
         for row, total in zip(rendered.rows, sums, strict=True)
@@ -130,11 +132,12 @@ def _losses(
 
 
 def _pairs(
-    subject: Subject, split: AdmittedSplit, max_length: int, column: str | None
+    subject: Subject, split: AdmittedSplit, max_length: int, column: str | None, watch: Watch
 ) -> tuple[tuple[PairLogprobs, ...], tuple[Measure, ...], dict[str, int], list[str]]:
     domains, notes = domains_of(split, column)
     rendered = render_pairs(split.rows(), subject.renderer, max_length=max_length)
-    sums = iter(row_logprobs(subject, [row for pair in rendered.pairs for row in (pair.chosen, pair.rejected)], notes))
+    rows = [row for pair in rendered.pairs for row in (pair.chosen, pair.rejected)]
+    sums = iter(row_logprobs(subject, rows, notes, watch))
     items = tuple(
         PairLogprobs(
             split.record_ids[(at := pair.chosen.index)], next(sums), next(sums), pair.chosen.supervised,
@@ -187,7 +190,7 @@ def spoken_bytes(row: Mapping[str, Any]) -> int:
 
 
 @torch.no_grad()
-def row_logprobs(subject: Subject, rows: Sequence[Row], notes: list[str]) -> list[float]:
+def row_logprobs(subject: Subject, rows: Sequence[Row], notes: list[str], watch: Watch = unwatched) -> list[float]:
     """Summed log-probs of the targets of each row, in nats, in their order; rows of like length run together."""
     order = sorted(range(len(rows)), key=lambda at: (len(rows[at].ids), at))
     sums = [0.0] * len(rows)
@@ -197,6 +200,7 @@ def row_logprobs(subject: Subject, rows: Sequence[Row], notes: list[str]) -> lis
             logp_N, batch = run.logprobs([rows[at] for at in numbers])
             for number, total in zip(numbers, row_sums(logp_N.double(), batch).tolist(), strict=False):
                 sums[number] = total
+            watch(part.stop, len(rows), "rows read")
     return sums
 
 

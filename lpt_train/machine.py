@@ -1,13 +1,17 @@
-"""What a record says about where and when it was made."""
+"""What a record says about where and when it was made, and what to say when the machine has not enough memory."""
 
 from __future__ import annotations
 
+import contextlib
 import platform
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
 import torch
+
+from manifests.errors import LptError
 
 _PACKAGES = ("torch", "transformers", "peft", "trl", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
 
@@ -38,3 +42,22 @@ def own_version() -> str:
         return metadata.version("lpt")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that there is not enough memory, on the GPU or on the host."""
+    on_host = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return on_host or isinstance(error, (torch.OutOfMemoryError, MemoryError))
+
+
+@contextlib.contextmanager
+def memory_answered(advice: str) -> Iterator[None]:
+    """Turn an error of memory in the block into one with three parts, of which `advice` is the last."""
+    try:
+        yield
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        raise LptError(
+            "there is not enough memory for that", seen=(str(error) or "out of memory").splitlines()[0], next=advice
+        ) from error

@@ -65,7 +65,7 @@ class CellProcess:
     """A running cell; `messages` yields what it tells until it ends, `stop` asks it to stop after its step."""
 
     def __init__(self, task: CellTask) -> None:
-        context = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "forkserver")
+        context: Any = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "forkserver")
         context.set_forkserver_preload([__name__, *sorted({known.module for known in ALGORITHMS.values()})])
         self._here, there = context.Pipe(duplex=False)
         self._process = context.Process(target=_main, args=(task, there), name=f"lpt cell {Path(task.out).name}")

@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 from lpt_train.algorithms import ALGORITHMS, config_of
-from manifests.errors import BadInputError, UsageError
+from manifests.errors import NOT_GIVEN, BadInputError, UsageError
 from manifests.policy import Policy, parse_policy
 from manifests.policy_yaml import StrictLoader
 from manifests.spec_values import choice, mapping, number, text_value, whole_number, wrong
@@ -120,7 +120,7 @@ def read_spec(path: Path) -> MatrixSpec:
         body = yaml.load(source, Loader=StrictLoader)  # a safe loader
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError("the matrix cannot be read", seen=f"{path}: {error}", next="check the path") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # of the second kind: a date that is none
         raise BadInputError("the matrix is no YAML", seen=f"{path}: {error}", next="correct it") from error
     return parse_spec(body, path.stem, source)
 
@@ -172,7 +172,9 @@ def _cells(
             try:
                 config_of(algorithm, cell.options)
             except UsageError as error:
-                raise UsageError(f"variant {name}: {error.what}", seen=error.seen, next=error.next) from error
+                raise UsageError(
+                    f"variant {name}: {error.what}", seen=error.seen or NOT_GIVEN, next=error.next
+                ) from error
             cells.append(cell)
     return tuple(cells)
 
@@ -240,6 +242,9 @@ def _probe(value: Any) -> dict[str, Any]:
     body = mapping(value, "probe", _PROBE)
     if text_value(body, "admitted", "probe") is None:
         raise wrong("probe.admitted", None, "the split that is probed")
+    for name in ("n", "k", "max_completion_length", "max_length", "batch_size"):
+        if body.get(name) is not None:
+            whole_number(body[name], f"probe.{name}")
     return dict(body)
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 
 from lpt_train.admitted import AdmittedSplit, check_tokenizer
@@ -106,6 +107,13 @@ def domains_of(split: AdmittedSplit, column: str | None = None) -> tuple[list[st
     name = column or next((name for name in DOMAIN_COLUMNS if name in there), None)
     if name is None:
         return [""] * len(split), []
+    if pa.types.is_nested(split.table[name].type):
+        if column is not None:
+            raise UsageError(
+                "a domain is a word or a number", seen=f"{column}: {split.table[name].type}"[:200],
+                next="give a column that names the domain of each row",
+            )  # fmt: skip
+        return [""] * len(split), [f"the values of the column {name} are no words: they are not told apart"]
     values = ["" if value is None else str(value) for value in split.table[name].to_pylist()]
     if (count := len(set(values))) > MOST_DOMAINS:
         if column is not None:

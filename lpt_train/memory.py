@@ -88,7 +88,7 @@ class Fitted:
                 f"--set gradient_accumulation_steps={2 * accumulation} (about the same update)"
             )
         return LptError(
-            "the GPU has not enough memory for this batch", seen=str(error).splitlines()[0] if str(error) else "",
+            "there is not enough memory for this batch", seen=str(error).splitlines()[0] if str(error) else "",
             next="; or ".join(ways) or "use a smaller model or a larger GPU",
         )  # fmt: skip
 

@@ -23,12 +23,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from lpt_train.adapter_folder import adapter_base, quantisation_of
-from lpt_train.checkpoint_folders import latest
+from lpt_train.adapter_folder import PROVENANCE, adapter_base, quantisation_of, read_provenance
+from lpt_train.checkpoint_folders import STATE, latest
 from lpt_train.disk import WRITE_ERRORS, cannot_save
 from lpt_train.quantised import rounded_to_4bit
 from lpt_train.reward_head import has_reward_head
 from lpt_train.tiny import make_tiny
+from lpt_train.whole_weights import read_adapter_over, read_whole
 from manifests.errors import BadInputError, LptError, RefusedError, UsageError
 from manifests.files import make_folder
 
@@ -76,12 +77,21 @@ def placement(device: str = "auto", dtype: str = "auto") -> Placement:
 
 
 def resolve(model: str, folder: Path, *, seed: int = 0) -> str:
-    """The path or hub name to load: a run's folder is its last checkpoint, and `tiny` is made under `folder` first."""
+    """The path or hub name to load: a run's folder is its last checkpoint, and `tiny` is made under `folder` first.
+
+    Raises `BadInputError` for a checkpoint whose files are not as they were written: it would be trained from or
+    measured under the name of a run that is not its own.
+    """
+    from lpt_train.checkpoint import verify_files  # which is built on adapters, and they on this module
+
     if (Path(model) / "run.json").is_file():
         newest = latest(Path(model) / "checkpoints")
         if newest is None:
             raise BadInputError("the run has no checkpoint", seen=model, next="resume the run, or give another model")
+        verify_files(newest)
         return str(newest)
+    if (Path(model) / STATE).is_file():
+        verify_files(Path(model))
     if model != "tiny":
         return model
     target = make_folder(folder) / "tiny"
@@ -119,6 +129,11 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
             f"the tokenizer of {model} is not a fast one", seen=type(tokenizer).__name__,
             next="use a model that ships tokenizer.json",
         )  # fmt: skip
+    if not set(tokenizer.get_vocab()).difference(tokenizer.added_tokens_encoder):  # transformers makes one up
+        raise BadInputError(
+            f"the tokenizer of {model} has no vocabulary: every text would become nothing",
+            seen=f"{len(tokenizer)} tokens, all of them added ones", next="copy tokenizer.json into the folder",
+        )  # fmt: skip
     return tokenizer
 
 
@@ -133,7 +148,7 @@ def load_model(
 
     A folder with an adapter is its base with the adapter merged, in float32, before the cast to `dtype`; without
     `merge` the adapter stays beside it, as it was trained, and all of it in float32.
-    Raises `BadInputError` for pickled, remote-code, missing or non-finite weights.
+    Raises `BadInputError` for pickled, remote-code or non-finite weights, and where tensors are missing or too many.
     """
     if has_reward_head(model):
         raise BadInputError(
@@ -149,9 +164,7 @@ def load_model(
         source, options = source_of(model)
         refuse_pickles(model, Path(source))
         with in_three_parts(model, "model"):
-            loaded = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, use_safetensors=True, trust_remote_code=False, **options
-            )
+            loaded = read_whole(AutoModelForCausalLM, source, dtype, options)
     loaded.name_or_path = model  # what an adapter of it will name as its base
     torch.nn.Module.to(loaded, device)
     for name, parameter in loaded.named_parameters():
@@ -172,11 +185,24 @@ def load_adapter(model: str) -> PeftModel:
     if base is None:
         raise BadInputError("the folder holds no adapter", seen=model, next="give the folder of adapter_config.json")
     refuse_pickles(model, Path(model))
+    check_base(model, base)
     under = load_model(base)
     if (quantisation := quantisation_of(model)) is not None:
         under = rounded_to_4bit(under, quantisation)
     with in_three_parts(model, "adapter"):
-        return PeftModel.from_pretrained(under, model).eval()
+        return read_adapter_over(under, model)
+
+
+def check_base(adapter: str, base: str) -> None:
+    """Raise `RefusedError` when the weights under an adapter of ours are others than those it was trained over."""
+    own = Path(adapter) / PROVENANCE
+    told = ((read_provenance(adapter) or {}).get("model") or {}).get("digest") if own.is_file() else None
+    if told is not None and told != (found := model_digest(base)):
+        raise RefusedError(
+            "the weights under the adapter are not those that it was trained over",
+            seen=f"{base} has the digest {found[:16]}…, the adapter in {adapter} says {str(told)[:16]}…",
+            next="put the model back as it was, or correct base_model_name_or_path in adapter_config.json",
+        )  # fmt: skip
 
 
 def stored_dtype(model: str) -> torch.dtype:

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from lpt_train.config import RunOptions
-from manifests.errors import LptError, RefusedError, UsageError
+from manifests.errors import NOT_GIVEN, LptError, RefusedError, UsageError
 
 Part = TypeVar("Part")
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -267,7 +267,7 @@ def _alone(error: BaseException) -> LptError:
     """That another process is gone, with its reason if it left one."""
     left = _reason_left()
     if left is not None:
-        return LptError(f"another process of the run failed: {left['what']}", seen=left["seen"])
+        return LptError(f"another process of the run failed: {left['what']}", seen=left["seen"] or NOT_GIVEN)
     seen = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0])  # without the place in torch's source
     return LptError(
         "another process of the run has ended or does not answer", seen=seen.partition(". ")[0][:300],

@@ -60,7 +60,7 @@ def as_recorded(body: Mapping[str, Any], algorithm: str, typed: Mapping[str, Any
         raise not_with_trl("a run of --engine trl")
     kind = ALGORITHMS[algorithm].config
     known = option_names(kind).values()  # what the record has beside them, `check_resume` names
-    base = from_mapping(kind, {name: value for name, value in flattened(body["config"]).items() if name in known})
+    base: Any = from_mapping(kind, {name: value for name, value in flattened(body["config"]).items() if name in known})
     config = config_of(algorithm, typed, base)
     asked = {**body, "config": to_mapping(config), "ranks": {"world_size": launched()}}
     check_resume(body, asked, to_mapping(kind()))  # before a model is read

@@ -14,8 +14,16 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from lpt_train.checkpoint import PROVENANCE, read_provenance
-from lpt_train.export import Exported, origin_of, outputs_of, recorded, trained_weights, written_whole
+from lpt_train.adapter_folder import PROVENANCE, adapter_base, read_provenance
+from lpt_train.export_folder import (
+    Exported,
+    notes_of,
+    origin_of,
+    outputs_of,
+    recorded,
+    trained_weights,
+    written_whole,
+)
 from lpt_train.models import load_tokenizer, model_digest, placement
 from lpt_train.packing import Row
 from lpt_train.render import Renderer
@@ -33,11 +41,11 @@ _LENGTHS = (1, 7, 30, 12)  # tokens of the rows that are compared
 def export_reward(model: str, out: Path | str, *, catalog: Catalog | None = None) -> Exported:
     """Write the reward model of a run or folder to `out`, whole or not at all, and record it.
 
-    The record is that of `export`, with `padding` and `largest_difference`. Raises `RefusedError` when transformers
-    reads other rewards from it than we give, `BadInputError` for a damaged checkpoint.
+    The record is that of `export.export`, with `padding` and `largest_difference`. Raises `RefusedError` when
+    transformers reads other rewards from it than we give, `BadInputError` for a damaged checkpoint.
     """
     out = Path(out)
-    source = str(trained_weights(model)) if Path(model).is_dir() else model  # a hub name
+    source = str(trained_weights(model))
     with written_whole(out) as temporary:
         loaded, tokenizer = load_reward_model(source), load_tokenizer(source)
         padding, text = padding_for(tokenizer, Renderer(tokenizer).encode(_PROBE).ids[-1:])
@@ -49,9 +57,10 @@ def export_reward(model: str, out: Path | str, *, catalog: Catalog | None = None
         (temporary / PROVENANCE).write_text(json.dumps(made_from, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         body = {
             **origin_of(model, Path(source)), "path": str(out), "digest": model_digest(temporary), "padding": text,
+            "merged": adapter_base(source) is not None, "dtype": "float32", "measured": None,
             "largest_difference": _gap(loaded, temporary, padding), "outputs": outputs_of(temporary, out),
         }  # fmt: skip
-    return recorded(Exported(out, body), catalog)
+    return recorded(Exported(out, body, notes=notes_of(body)), catalog)
 
 
 @torch.no_grad()

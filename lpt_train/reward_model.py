@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForSequenceClassification
 
@@ -15,9 +14,10 @@ from lpt_train.adapter_files import WEIGHTS
 from lpt_train.adapter_folder import adapter_base, quantisation_of
 from lpt_train.adapters import load_for_training
 from lpt_train.config_lora import Lora
-from lpt_train.models import Placement, in_three_parts, load_model, refuse_pickles, source_of
+from lpt_train.models import Placement, check_base, in_three_parts, load_model, refuse_pickles, source_of
 from lpt_train.quantised import rounded_to_4bit
 from lpt_train.reward_head import TASK, has_reward_head, with_reward_head
+from lpt_train.whole_weights import no_head, read_adapter_over, read_whole
 from manifests.errors import BadInputError
 
 
@@ -69,13 +69,7 @@ def _whole(model: str) -> Any:
     source, options = source_of(model)
     refuse_pickles(model, Path(source))
     with in_three_parts(model, "model"):
-        loaded, read = AutoModelForSequenceClassification.from_pretrained(
-            source, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
-            **options,
-        )  # fmt: skip
-    if any("score" in name for name in read["missing_keys"]):
-        raise _no_head(model)
-    return loaded
+        return read_whole(AutoModelForSequenceClassification, source, torch.float32, options, head="score.weight")
 
 
 def _merged(base: str, model: str) -> Any:
@@ -85,15 +79,10 @@ def _merged(base: str, model: str) -> Any:
         with safe_open(Path(model) / WEIGHTS, "pt") as file:
             names = list(file.keys())
         if not any(name.endswith("score.weight") for name in names):  # peft would leave the one that is there
-            raise _no_head(model)
+            raise no_head(model)
+    check_base(model, base)
     under = load_reward_model(base, seed=0)
     if (quantisation := quantisation_of(model)) is not None:
         under = rounded_to_4bit(under, quantisation)
     with in_three_parts(model, "adapter"):
-        return PeftModel.from_pretrained(under, model).merge_and_unload(safe_merge=True)
-
-
-def _no_head(model: str) -> BadInputError:
-    return BadInputError(
-        "the folder has no reward head", seen=model, next="copy it again from where it was made"
-    )  # fmt: skip
+        return read_adapter_over(under, model).merge_and_unload(safe_merge=True)

@@ -21,21 +21,23 @@ def write_reliability_page(path: Path, body: dict[str, Any], model: str) -> None
     low = min(0.5, *(b["accuracy_low"] for b in told["bins"] + told["equal_mass_bins"]))
     drawn = drawing(
         curves, x=(0.5, 1.0), y=(low, 1.0), ideal=True,
+        labels=("confidence: the chance that the model gives to the side it prefers", "share of pairs it has right"),
         said="share of pairs in the right order by the confidence of the model",
     )  # fmt: skip
     temperature, held = told["temperature"], told["temperature"]["held_out"] or {}
     names = ("ece_equal_width", "ece_equal_mass", "brier", "log_loss")
-    scores = [(name, told[name], held.get(name)) for name in names]
+    scores = [(name.replace("_", " "), told[name], held.get(name)) for name in names]
     rows = [(b["low"], b["high"], b["n"], b["confidence"], b["accuracy"]) for b in told["bins"]]
     why = temperature["why_not"] or temperature["held_out_why_not"]
     facts = [(name.replace("_", " "), body[name]) for name in ("accuracy", "accuracy_low", "accuracy_high")]
     facts += [("pairs", body["pairs"]), ("prompts", body["prompts"]), ("mean margin", body["mean_margin"])]
-    facts += [(f"length: {name}", value) for name, value in body["length"].items()]
-    facts += [(f"position: {name}", value) for name, value in body["position"].items()]
+    facts += [(f"length: {name.replace('_', ' ')}", value) for name, value in body["length"].items()]
+    facts += [(f"position: {name.replace('_', ' ')}", value) for name, value in body["position"].items()]
     write_page(
         path, "Reliability of a reward model",
         el("p", f"{model} after training, on {body['split']}: {body['pairs']:,} pairs of {body['prompts']:,} prompts."),
-        el("p", "Across: the chance s(|margin|) that the model gives to the side it prefers. Up: how often it is so."),
+        el("p", el("b", reliability(body))),
+        el("p", "The chance is s(|margin|), s the logistic function; on the dashed line that chance is true."),
         el("p", "The interval of the accuracy is clustered by prompt; bars are over pairs and too short where a "
            "prompt has several.", class_="dim"),
         drawn, table(["from", "to", "pairs", "claimed", "right"], rows),
@@ -54,6 +56,7 @@ def write_curve_page(path: Path, found: OverOptimisation, of: str) -> None:
     drawn = [
         drawing(
             [curve], x=(0.0, max(xs)), y=(min(curve.lows), max(curve.highs)), ideal=False,
+            labels=("KL(n) in nats, at most", f"{curve.name} reward"),
             said=f"{curve.name} reward by the most KL of best-of-n",
         )
         for curve in (gold, proxy)
@@ -68,6 +71,18 @@ def write_curve_page(path: Path, found: OverOptimisation, of: str) -> None:
         el("p", "Intervals are 95 %, over prompts; that of the loss since the peak for every n together. KL is in nats "
            "and an upper bound.", class_="dim"),
     )  # fmt: skip
+
+
+def reliability(body: dict[str, Any]) -> str:
+    """What the pairs say of the model, in one sentence: whether it is better than chance, and than length alone."""
+    low, high = body["accuracy_low"], body["accuracy_high"]
+    length = max(body["length"]["longer_is_chosen"], 1 - body["length"]["longer_is_chosen"])
+    seen = f"{body['accuracy']:.1%} of the pairs in the right order (95 % {low:.1%} to {high:.1%})"
+    if low <= 0.5:
+        return f"{seen}: no better than chance can be."
+    if body["accuracy"] <= length:
+        return f"{seen}: better than chance, and no better than length alone, which has {length:.1%}."
+    return f"{seen}: better than chance; length alone has {length:.1%}."
 
 
 def verdict(found: OverOptimisation) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lpt_train.admitted import AdmittedSplit, check_contract
-from lpt_train.answers import choose
+from lpt_train.answers import check_temperature, choose
 from lpt_train.models import (
     check_vocabulary,
     load_model,
@@ -97,6 +97,7 @@ def sample_and_score(
     they could not be had, and `not_scored` says why. A row is a chat of one prompt and one completion.
     """
     check_contract(split, "grpo")
+    check_temperature(temperature)
     if samples < 2 or temperature <= 0:
         raise UsageError(
             "best-of-n needs several different completions of a prompt",

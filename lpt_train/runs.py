@@ -31,7 +31,7 @@ from lpt_train.checkpoint_folders import latest, recover
 from lpt_train.config import to_mapping
 from lpt_train.machine import env as env
 from lpt_train.machine import now as now
-from lpt_train.machine import own_version
+from lpt_train.machine import own_version, ran_out
 from lpt_train.memory import Fitted, measured_peak
 from lpt_train.models import placement
 from lpt_train.proof import Proof
@@ -259,7 +259,7 @@ class Run:
                     raise
             self._stopped_by = stop.signal
         except BaseException as error:
-            if isinstance(error, torch.OutOfMemoryError):
+            if ran_out(error) and isinstance(error, Exception):
                 size, parts = (self.body["config"].get(name, 1) for name in _BATCH)
                 raise (self.memory or Fitted(None, None, None, size, parts)).answer(error) from error
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):

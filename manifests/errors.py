@@ -14,8 +14,9 @@ Imports nothing but the standard library, because the command line loads this mo
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
+NOT_GIVEN: Final = object()  # an error that has no value to show; None and "" are values
 _SHOWN = 2000  # characters of a seen value that are worth reading in a terminal
 
 
@@ -24,9 +25,9 @@ class LptError(Exception):
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, what: str, *, seen: object = "", next: str = "") -> None:
+    def __init__(self, what: str, *, seen: object = NOT_GIVEN, next: str = "") -> None:
         self.what = what
-        self.seen = _shorten(seen)
+        self.seen = "" if seen is NOT_GIVEN else _shorten(seen)
         self.next = next
         super().__init__(what)
 
@@ -64,7 +65,7 @@ class BadInputError(LptError):
 class RecordError(BadInputError):
     """One record has no canonical form: `reason` is the noun phrase that decisions carry, `field` the path in it."""
 
-    def __init__(self, what: str, *, reason: str, field: str = "", seen: object = "", next: str = "") -> None:
+    def __init__(self, what: str, *, reason: str, field: str = "", seen: object = NOT_GIVEN, next: str = "") -> None:
         super().__init__(what, seen=seen, next=next)
         self.reason = reason
         self.field = field
@@ -81,7 +82,7 @@ class BusyError(LptError):
 
 
 def _shorten(seen: object) -> str:
-    text = seen if isinstance(seen, str) else repr(seen)
+    text = seen if isinstance(seen, str) and seen else repr(seen)  # nothing was typed: that is a value, too
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
 

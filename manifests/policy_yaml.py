@@ -11,11 +11,14 @@ import yaml
 
 from manifests.errors import BadInputError, UsageError
 
-_MAX_BYTES = 1 << 20
+_MAX_BYTES, _MOST_DEEP = 1 << 20, 64
 
 
 class StrictLoader(yaml.SafeLoader):
-    """YAML without repeated keys, which the plain loader resolves to the last one in silence, and without aliases."""
+    """YAML without repeated keys, which the plain loader resolves to the last one in silence, without aliases, and
+    not so deep that the loader runs out of stack."""
+
+    depth = 0
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping; a key twice, or one that is no text, is an error."""
@@ -31,7 +34,13 @@ class StrictLoader(yaml.SafeLoader):
         """Return a node; an alias, which can unfold to any size, is an error."""
         if self.check_event(yaml.events.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "aliases are not used here", self.peek_event().start_mark)
-        return super().compose_node(parent, index)
+        if self.depth >= _MOST_DEEP:
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, f"more than {_MOST_DEEP} levels", mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 def shipped() -> list[str]:
@@ -64,7 +73,7 @@ def parse(text: str, origin: str, known: Iterable[str]) -> dict[str, Any]:
     """Return the mapping that a YAML text is, with no key outside `known`."""
     try:
         body = yaml.load(text, Loader=StrictLoader)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # of the second kind: a date that is none
         raise BadInputError("the policy is not YAML", seen=f"{origin}: {error}", next="correct that line") from error
     if not isinstance(body, dict):
         raise BadInputError("the policy is not a mapping", seen=origin, next="it needs name, contract and checks")

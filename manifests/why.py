@@ -331,6 +331,7 @@ class _Trail:
         if target:
             for name, row, record_id in self._admitted(target):
                 self._admit(name, row, record_id, witness="removed" in ends)
+        self._trained_on()
         if "removed" in ends:
             answer.fate = "removed"
         elif "quarantined" in ends:
@@ -339,6 +340,15 @@ class _Trail:
             answer.fate = "kept"
             answer.survivor = answer.survivor or answer.record_id
         return answer
+
+    def _trained_on(self) -> None:
+        """Name the runs on the splits that hold the row itself; what was too long for a run, it left out."""
+        found: dict[str, None] = {}
+        for step in self.answer.steps:
+            if step.what == "admitted" and not step.witness:
+                for _, body in self.catalog.find("lpt.run/1", strict=False, split=step.stage):
+                    found[f"{body['run_id']} ({step.stage})"] = None
+        self.answer.runs = sorted(found)
 
 
 def _scattered(body: Mapping[str, Any]) -> bool:

@@ -34,7 +34,7 @@ def messages_of(row: dict[str, Any]) -> list[dict[str, str]]:
     if "text" in row:
         return [{"role": "user", "content": row["text"]}]
     asked = row.get("prompt", row.get("question", ""))
-    replies = [row[name] for name in ("chosen", "rejected", "answer") if name in row]
+    replies = [row[name] for name in ("chosen", "rejected", "completion", "answer") if name in row]
     return [{"role": "user", "content": asked}, *({"role": "assistant", "content": reply} for reply in replies)]
 
 

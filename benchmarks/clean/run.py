@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measures `lpt data clean` as a whole process on one core, against the same rules written plainly with `re`.
 
-usage: run.py [--copies 8] [--runs 3]
+usage: run.py [--copies 24] [--peer-copies 4] [--runs 3]
 Writes benchmarks/results/clean-eips.json. The input is the text of the EIPs, each copy with its number in front, so
-that no work is shared between copies. Three plans: `web` as it is; `all` with the limits of
+that no work is shared between copies: 24 of them are 154 MB. Three plans: `web` as it is; `all` with the limits of
 the earlier rules so wide that a text is dropped by the last ones alone, so nearly every rule sees it; `sft`.
-The rate is megabytes of UTF-8 text by the processor time of the process,
-start included; the wall time stands beside it, for the machine may have other work.
+The rate is megabytes of UTF-8 text by the processor time of the process, start included; the wall time stands beside
+it, for the machine may have other work. `beyond_start` is the slope between two sizes, the smaller one a sixth, and
+`start_seconds` what that line has at no bytes. The peers have no start worth naming and are measured on fewer copies.
 
 Expected of the whole, a megabyte of English Markdown: marks, words and secrets had been timed alone by then, the other
 two lines are estimates:
@@ -19,8 +20,8 @@ which is 50 ms, so 20 MB/s, and 1.5 s to start.
 
 First measured: 147 ms a megabyte. Looked into since, in ms a megabyte of EIPs, before and now: secrets 10 and 0.5,
 mojibake 16 and 1, boilerplate 6 and 0.9, white space 6.5 and 0.9, lorem ipsum 3.4 and 0, cards, phones and IBANs 7.5
-and 1.1, all by marks that say where they may be; words and lines 11.5 and 9, n-grams 8 and 5. The rest is reading
-twice, ids and writing.
+and 1.1, all by marks that say where they may be; the marks themselves 6.6 and 1.1, by windows of 64 bytes; words and
+lines 11.5, then 9, then 7.5, n-grams 8 and 5. The rest is reading twice, ids and writing.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT.parent / "shared" / "data" / "eips" / "eips.jsonl"
 LPT = [sys.executable, "-c", "from cli.main import run; run()"]
 TARGET = 20.0  # MB/s a core
+SMALLER = 6  # the smaller size is this part of the larger one
 WIDE = """limits:
   gopher.words: {min: 0, max: 1000000000}
   gopher.word_length: {min: 0, max: 1000000000}
@@ -71,9 +74,49 @@ def timed(command: list[str], core: int) -> tuple[float, float, str]:
         return wall, usage.ru_utime + usage.ru_stime, out.read().decode()
 
 
+def write_copies(path: Path, rows: list[dict[str, str]], copies: int) -> float:
+    """Write so many copies of the rows and return the megabytes of their text."""
+    with path.open("w", encoding="utf-8") as out:
+        for copy in range(copies):
+            out.writelines(json.dumps({"text": f"Copy {copy}.\n{row['text']}"}) + "\n" for row in rows)
+    return sum(len(row["text"].encode()) + 8 for row in rows) * copies / 1e6
+
+
+def ours(folder: Path, sizes: dict[str, float], name: str, options: list[str], runs: int, core: int) -> dict[str, Any]:
+    """Measure one plan on both sizes, in turns."""
+    times: dict[str, list[tuple[float, float, str]]] = {which: [] for which in sizes}
+    for run in range(runs + 1):
+        for which in sizes if run else ("small",):  # the first compiles kernels, where their cache is cold
+            output = f"{folder}/{name}-{which}-{run}"
+            command = [*LPT, "data", "clean", f"{folder}/{which}.jsonl", "--json", "--out", f"{output}.jsonl"]
+            told = timed([*command, "--catalog", output, *options], core)
+            Path(f"{output}.jsonl").unlink()
+            times[which] += [told] if run else []
+    body = json.loads(times["large"][-1][2])
+    wall, cpu = (statistics.median(t[i] for t in times["large"]) for i in (0, 1))
+    slope = (sizes["large"] - sizes["small"]) / (cpu - statistics.median(t[1] for t in times["small"]))
+    return {
+        "cpu_seconds": cpu,
+        "wall_seconds": wall,
+        "mb_per_second": sizes["large"] / cpu,
+        "mb_per_second_by_the_wall": sizes["large"] / wall,
+        "beyond_start": slope,
+        "start_seconds": cpu - sizes["large"] / slope,
+        **{key: body[key] for key in ("rows_in", "rows_out", "rows_rewritten", "peak_memory_bytes")},
+    }
+
+
+def peer(script: str, folder: Path, size: float, core: int) -> dict[str, Any]:
+    """Measure a script beside this file."""
+    paths = [str(Path(__file__).parent / script), f"{folder}/peer.jsonl", f"{folder}/{script}.jsonl"]
+    wall, cpu, kept = timed([sys.executable, *paths], core)
+    return {"cpu_seconds": cpu, "wall_seconds": wall, "mb_per_second": size / cpu, "rows_out": int(kept)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--copies", type=int, default=24)
+    parser.add_argument("--peer-copies", type=int, default=4)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--source", type=Path, default=SOURCE)
     asked = parser.parse_args()
@@ -81,33 +124,13 @@ def main() -> None:
     rows = [json.loads(line) for line in asked.source.open(encoding="utf-8")]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        with (folder / "in.jsonl").open("w", encoding="utf-8") as out:
-            for copy in range(asked.copies):
-                out.writelines(json.dumps({"text": f"Copy {copy}.\n{row['text']}"}) + "\n" for row in rows)
-        size = sum(len(row["text"].encode()) + 8 for row in rows) * asked.copies / 1e6
+        copies = {"large": asked.copies, "small": max(1, asked.copies // SMALLER), "peer": asked.peer_copies}
+        sizes = {which: write_copies(folder / f"{which}.jsonl", rows, count) for which, count in copies.items()}
         (folder / "wide.yaml").write_text(WIDE)
-        common = [*LPT, "data", "clean", f"{folder}/in.jsonl", "--json"]
         plans = {"web": [], "all": ["--config", f"{folder}/wide.yaml"], "sft": ["--preset", "sft"]}
-        found = {}
-        for name, options in plans.items():
-            times = []
-            for run in range(asked.runs + 1):  # the first compiles kernels, where their cache is cold
-                output = f"{folder}/{name}{run}"
-                times.append(timed([*common, "--out", f"{output}.jsonl", "--catalog", output, *options], core))
-            body = json.loads(times[-1][2])
-            cpu = statistics.median(t[1] for t in times[1:])
-            wall = statistics.median(t[0] for t in times[1:])
-            found[name] = {"cpu_seconds": cpu, "wall_seconds": wall, "mb_per_second": size / cpu}
-            found[name] |= {key: body[key] for key in ("rows_in", "rows_out", "rows_rewritten", "peak_memory_bytes")}
-        peer = [
-            sys.executable,
-            str(Path(__file__).parent / "plain_peer.py"),
-            f"{folder}/in.jsonl",
-            f"{folder}/peer.jsonl",
-        ]
-        wall, cpu, kept = timed(peer, core)
-        other = [peer[0], str(Path(__file__).parent / "datatrove_peer.py"), peer[2], f"{folder}/other.jsonl"]
-        other_wall, other_cpu, other_kept = timed(other, core)
+        two = {which: sizes[which] for which in ("small", "large")}
+        found = {name: ours(folder, two, name, options, asked.runs, core) for name, options in plans.items()}
+        peers = {name: peer(f"{name}.py", folder, sizes["peer"], core) for name in ("plain_peer", "datatrove_peer")}
     result = {
         "command": " ".join(["benchmarks/clean/run.py", *(Path(word).name for word in sys.argv[1:])]),
         "machine": {
@@ -119,23 +142,19 @@ def main() -> None:
             name: importlib.metadata.version(name)
             for name in ("datatrove", "ftfy", "numba", "numpy", "orjson", "pyarrow")
         },
-        "text_megabytes": size,
+        "text_megabytes": sizes["large"],
         "target_mb_per_second": TARGET,
         "ours": found,
-        "plain_peer": {"cpu_seconds": cpu, "wall_seconds": wall, "mb_per_second": size / cpu, "rows_out": int(kept)},
-        "datatrove": {
-            "cpu_seconds": other_cpu,
-            "wall_seconds": other_wall,
-            "mb_per_second": size / other_cpu,
-            "rows_out": int(other_kept),
-        },
+        "peer_megabytes": sizes["peer"],
+        "plain_peer": peers["plain_peer"],
+        "datatrove": peers["datatrove_peer"],
     }
     path = ROOT / "benchmarks" / "results" / "clean-eips.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
-    peers = {"plain peer": result["plain_peer"], "datatrove": result["datatrove"]}
     for name, told in {**found, **peers}.items():
         spent = f"{told['cpu_seconds']:.1f} s, wall {told['wall_seconds']:.1f} s"
-        print(f"{name:12} {told['mb_per_second']:7.1f} MB/s a core  ({spent})")
+        beyond = f", beyond the start {told['beyond_start']:.1f}" if "beyond_start" in told else ""
+        print(f"{name:14} {told['mb_per_second']:7.1f} MB/s a core  ({spent}){beyond}")
 
 
 if __name__ == "__main__":

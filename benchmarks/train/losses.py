@@ -9,6 +9,9 @@ order, so that what is compared is the training and not the tokenising; `tests/l
 tokenise for itself. `sft` is a padded batch of rows on TRL's side and the same rows end to end on ours; `sft-packed` is
 packed with isolation on both. No dropout. Each engine and case is a process of its own, `--jobs` of them at a time.
 
+Adam's first update moves every weight by the whole rate, in the direction of a gradient's sign, which rounding decides
+where the gradient is small: without `--warmup` two runs in bfloat16 part there and meet again later.
+
 Where a case runs in both precisions, the record says how far the bfloat16 losses of each engine are from TRL's in
 float32: of two that round differently, which is nearer to what both compute.
 """
@@ -46,7 +49,7 @@ def losses(args, case, dtype, engine):
     options = {
         "model": args.model, "max_length": args.length, "max_steps": args.steps, "learning_rate": args.rate,
         "lora_r": 8, "lora_alpha": 16, "per_device_train_batch_size": args.batch, "device": args.device,
-        "dtype": dtype, "use_peft": not args.whole, "seed": args.seed,
+        "dtype": dtype, "use_peft": not args.whole, "seed": args.seed, "warmup_steps": args.warmup,
     }  # fmt: skip
     algorithm = case.removesuffix("-packed")
     if algorithm == "sft":
@@ -102,7 +105,7 @@ def from_float32(results):
 def in_process(args, model, job):
     case, dtype, engine = job
     command = [sys.executable, __file__, "--worker", ",".join(job), "--model", model]
-    for name in ("device", "steps", "batch", "rows", "words", "length", "rate", "seed", "threads"):
+    for name in ("device", "steps", "batch", "rows", "words", "length", "rate", "warmup", "seed", "threads"):
         command += [f"--{name}", str(getattr(args, name))]
     done = subprocess.run(command + ["--whole"] * args.whole, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -125,6 +128,7 @@ def parsed():
     parser.add_argument("--words", type=int, default=40, help="words of the longest reply")
     parser.add_argument("--length", type=int, default=512, help="most tokens of a row, and of a packed line")
     parser.add_argument("--rate", type=float, default=1e-3, help="peak learning rate")
+    parser.add_argument("--warmup", type=int, default=0, help="steps in which the rate rises to its peak")
     parser.add_argument("--whole", action="store_true", help="train every weight, not an adapter")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes at the same time")

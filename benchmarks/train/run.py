@@ -57,7 +57,7 @@ def lpt(args, folder):
     options = {
         "model": args.model, "max_length": args.length, "max_steps": args.steps, "learning_rate": 1e-4, "lora_r": 8,
         "lora_alpha": 16, "per_device_train_batch_size": args.batch, "logits_chunk": args.chunk,
-        "execution": args.execution, "device": args.device,
+        "execution": args.execution, "device": args.device, "use_peft": not args.whole,
     }  # fmt: skip
     if args.algorithm == "sft":
         from lpt_train.sft import train
@@ -103,7 +103,9 @@ def trl(args, folder, liger):
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16 if cuda else torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        args.model, dtype=torch.bfloat16 if cuda and not args.whole else torch.float32
+    )
     common = {
         "output_dir": folder, "per_device_train_batch_size": args.batch, "max_length": args.length,
         "max_steps": args.steps, "learning_rate": 1e-4, "logging_steps": 1, "bf16": cuda, "use_cpu": not cuda,
@@ -117,7 +119,7 @@ def trl(args, folder, liger):
     made = trainer(
         model=model, processing_class=tokenizer, args=config(**common), callbacks=[Ticks()],
         train_dataset=Dataset.from_list(rows(args.algorithm, args.rows, args.words)),
-        peft_config=LoraConfig(r=8, lora_alpha=16, target_modules="all-linear"),
+        peft_config=None if args.whole else LoraConfig(r=8, lora_alpha=16, target_modules="all-linear"),
     )  # fmt: skip
     made.train()
     whole = time.time() - began
@@ -181,6 +183,7 @@ def parsed():
     parser.add_argument("--algorithm", choices=("sft", "dpo"), default="sft")
     parser.add_argument("--engines", default="lpt,trl,trl_liger")
     parser.add_argument("--packing", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--whole", action="store_true", help="train every weight, not an adapter")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--warm-up", type=int, default=9, help="steps before the clock counts")
     parser.add_argument("--rows", type=int, default=3000)
@@ -205,6 +208,7 @@ def main():
         for engine in args.engines.split(","):
             flags = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in PASSED]
             flags += ["--packing" if args.packing else "--no-packing", f"--model={model}", f"--worker={engine}"]
+            flags += ["--whole"] * args.whole
             done = subprocess.run([sys.executable, __file__, *flags], capture_output=True, text=True, check=False)
             lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
             if not lines:
@@ -218,6 +222,7 @@ def main():
     best = max(theirs, key=lambda found: found["rate"], default=None)
     report = {
         "algorithm": args.algorithm, "packing": args.packing, "model": args.shape or args.model,
+        "adapter": "none" if args.whole else "LoRA r=8",
         "unit": ("tokens/" if args.algorithm == "sft" else "pairs/") + ("s" if args.device == "cuda" else "CPU second"),
         "results": results, "ratio_to_best_peer": ours["rate"] / best["rate"] if ours and best else None,
         "memory_to_best_peer": ours["peak_gb"] / best["peak_gb"] if ours and best else None,

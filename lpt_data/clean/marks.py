@@ -1,7 +1,7 @@
 """Which rules can find anything in a text: one fast pass over its bytes that spares most texts most rules.
 
-A mark may say too much, never too little: a test holds each rule against its marks. Nearly every byte is plain and
-costs one look into a table; a byte that could begin or end something is looked at with its neighbours.
+A mark may say too much, never too little: a test holds each rule against its marks. Windows of 64 bytes are compared at
+once, and bits say where something could begin or end; such a byte is looked at with its neighbours.
 """
 
 from __future__ import annotations
@@ -9,8 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-NON_ASCII, CONTROL, ANGLE, AMPERSAND, AT, UNTIDY, IPV4, IPV6, PHONE, CARD, IBAN = (1 << n for n in range(11))
+from lpt_data.wide import WIDTH, byte_mask, lowest, range_mask, small_mask
+
+UNCOMPOSED, CONTROL, ANGLE, AMPERSAND, AT, UNTIDY, IPV4, IPV6, PHONE, CARD, IBAN = (1 << n for n in range(11))
 MOJIBAKE, SECRET, NOTICE, LOREM = (1 << n for n in range(11, 15))
+
+BEFORE, STEP = 3, 48  # bytes of a window: before those it is about, and those; the others are what they may need behind
+_1, _2, _3, _4, _8, _9 = (np.uint64(n) for n in (1, 2, 3, 4, 8, 9))
 
 _PLAIN, _FEED, _CONTROL, _DIGIT, _WIDE, _SIGN, _CAPITAL, _SMALL = range(8)
 
@@ -86,12 +91,27 @@ def _suspect(data: np.ndarray, i: int) -> bool:
 
 
 @njit(nogil=True, cache=True)
+def _uncomposed(data: np.ndarray, i: int) -> bool:
+    """Whether NFC may change the character at i or join it to the one before; a test asks Unicode's tables."""
+    lead, second, third = data[i], _at(data, i + 1), _at(data, i + 2)
+    if lead < 0xCC or 0xCF <= lead <= 0xD1 or 0xE4 <= lead <= 0xE9:  # Latin, Cyrillic, Han
+        return False
+    if lead == 0xE2:
+        return third < 0x82 if second == 0x80 else second in (0x83, 0x84, 0x8C, 0xAB, 0xB3, 0xB5, 0xB7)
+    if lead == 0xE3:
+        return (second == 0x80 and third >= 0xAA) or (second == 0x82 and 0x99 <= third <= 0x9A)
+    if lead == 0xEF:
+        return second <= 0xAD or second == 0xB8
+    return lead != 0xF0 or second != 0x9F
+
+
+@njit(nogil=True, cache=True)
 def _wide(data: np.ndarray, i: int) -> int:
     """Marks of the byte i, which is not ASCII."""
-    found = NON_ASCII
     lead = data[i]
     if lead < 0xC0:
-        return found
+        return 0
+    found = UNCOMPOSED if _uncomposed(data, i) else 0
     if lead == 0xE2 and _at(data, i + 1) == 0x84 and _at(data, i + 2) == 0xAA:  # the Kelvin sign, in lower case a k
         found |= NOTICE
     if lead == 0xC2 or lead == 0xE2 or lead == 0xEF:
@@ -194,11 +214,14 @@ def _sign(data: np.ndarray, i: int) -> int:
     if byte == 38:
         return AMPERSAND
     if byte == 60:
-        return ANGLE
+        after = _at(data, i + 1)
+        return ANGLE if 97 <= _low(after) <= 122 or after in (33, 47) or after >= 128 else 0
     if byte == 43:
         return _plus(data, i)
     if byte == 58:
-        return IPV6 if _is_hex(one) and _at(data, i - 4) in (50, 51) else 0
+        group = _is_hex(one) and _is_hex(two) and _is_hex(three) and _at(data, i - 4) in (50, 51)
+        after, later = _at(data, i + 1), _at(data, i + 2)
+        return IPV6 if group and (_is_hex(after) or after == 58) and (_is_hex(later) or later == 58) else 0
     if byte == 47:  # hooks.slack.com/services/T
         return SECRET if one == 115 and two == 101 and _at(data, i + 1) == 84 else 0
     four = _at(data, i - 4)
@@ -250,8 +273,8 @@ def _capital(data: np.ndarray, i: int) -> int:
     """Marks of one of "AJK" at i: AKIA, ASIA, AIza, eyJ, PRIVATE KEY."""
     byte, before, after, later = data[i], _at(data, i - 1), _at(data, i + 1), _at(data, i + 2)
     if byte == 65:
-        known = (after == 75 and later == 73) or (after == 83 and later == 73) or (after == 73 and later == 122)
-        known = known and not _is_word(before)
+        key = (after == 75 or after == 83) and later == 73 and _at(data, i + 3) == 65
+        known = (key or (after == 73 and later == 122)) and not _is_word(before)
     elif byte == 74:
         known = before == 121 and _at(data, i - 2) == 101 and not _is_word(_at(data, i - 3))
     else:
@@ -260,33 +283,120 @@ def _capital(data: np.ndarray, i: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _marks(data: np.ndarray, kinds: np.ndarray) -> int:
+def _byte(data: np.ndarray, i: int, kinds: np.ndarray) -> int:
+    """Marks of the byte at i."""
+    kind = kinds[data[i]]
+    if kind == _PLAIN:
+        return 0
+    if kind == _SMALL:
+        return _letter(data, i)
+    if kind == _DIGIT:
+        return _number(data, i) if i == 0 or not _is_digit(data[i - 1]) else 0
+    if kind == _FEED:
+        return _feed(data, i)
+    if kind == _SIGN:
+        return _sign(data, i)
+    if kind == _WIDE:
+        return _wide(data, i)
+    if kind == _CAPITAL:
+        return _capital(data, i) | _letter(data, i)
+    return UNTIDY if data[i] == 13 else CONTROL
+
+
+@njit(nogil=True, cache=True)
+def _words_begun(data: np.ndarray, at: int) -> np.uint64:
+    """Letters in a window that may be the "kmv" of a notice, or the "AJK" of a secret."""
+    e, r = small_mask(data, at, 101), small_mask(data, at, 114)
+    re, er = (r << _2) & (e << _1), (e << _2) & (r << _1)
+    o, ri = small_mask(data, at, 111), (r << _2) & (small_mask(data, at, 105) << _1)
+    ja = (small_mask(data, at, 106) << _2) & (small_mask(data, at, 97) << _1)
+    found = small_mask(data, at, 107) & (o << _1) & (o << _2)
+    found |= (small_mask(data, at, 118) & (ja | ri | er)) | (small_mask(data, at, 109) & (re | er))
+    k, i = byte_mask(data, at, 75), byte_mask(data, at, 73)
+    found |= byte_mask(data, at, 65) & ((i >> _1) | (((k | byte_mask(data, at, 83)) >> _1) & (i >> _2)))
+    found |= byte_mask(data, at, 74) & (byte_mask(data, at, 121) << _1)
+    return found | (k & (byte_mask(data, at, 69) >> _1) & (byte_mask(data, at, 32) << _1))
+
+
+@njit(nogil=True, cache=True)
+def _signs_and_odd(data: np.ndarray, at: int, digits: np.uint64, hyphens: np.uint64) -> np.uint64:
+    """Bytes in a window that are signs, feeds or controls and may have a mark, or begin characters beyond ASCII."""
+    feeds, tabs = byte_mask(data, at, 10), byte_mask(data, at, 9)
+    found = feeds & ((byte_mask(data, at, 32) | tabs) << _1 | ((feeds << _1) & (feeds << _2) & (feeds << _3)))
+    found |= (range_mask(data, at, 0, 32) & ~(feeds | tabs | byte_mask(data, at, 12))) | byte_mask(data, at, 127)
+    found |= range_mask(data, at, 0xC0, 64) | byte_mask(data, at, 64) | byte_mask(data, at, 38)
+    found |= byte_mask(data, at, 60) | (byte_mask(data, at, 43) & (digits >> _1))
+    hexadecimal = digits | range_mask(data, at, 65, 6) | range_mask(data, at, 97, 6)
+    found |= byte_mask(data, at, 58) & (hexadecimal << _1)
+    h, s = byte_mask(data, at, 104), byte_mask(data, at, 115)
+    found |= byte_mask(data, at, 47) & (s << _1)
+    pat = (byte_mask(data, at, 97) << _2) & (byte_mask(data, at, 116) << _1)
+    behind = (h << _2) | pat | ((byte_mask(data, at, 112) << _2) & (byte_mask(data, at, 109) << _1))
+    behind |= (byte_mask(data, at, 118) << _2) & (byte_mask(data, at, 101) << _1)
+    found |= byte_mask(data, at, 95) & behind
+    keys = (s << _2) & (byte_mask(data, at, 107) << _1)
+    return found | (hyphens & (keys | pat | (byte_mask(data, at, 120) << _2)))
+
+
+@njit(nogil=True, cache=True)
+def _numbers_begun(data: np.ndarray, at: int, digits: np.uint64, hyphens: np.uint64) -> np.uint64:
+    """Digits in a window that begin a number which may be of a card or an account."""
+    first = digits & ~(digits << _1)
+    near = digits | hyphens | byte_mask(data, at, 32)
+    near &= near >> _1
+    near &= near >> _2
+    card = range_mask(data, at, 50, 5) & near & (near >> _4) & (near >> _8) & (near >> _9)
+    capitals = range_mask(data, at, 65, 26)
+    return first & (card | ((digits >> _1) & (capitals << _1) & (capitals << _2)))
+
+
+@njit(nogil=True, cache=True)
+def _window(data: np.ndarray, i: int, kinds: np.ndarray) -> int:
+    """Marks of the STEP bytes from i on, which have BEFORE others before them and the rest of 64 behind."""
+    at = i - BEFORE
+    inside = np.uint64(((1 << STEP) - 1) << BEFORE)
+    digits, hyphens = range_mask(data, at, 48, 10), byte_mask(data, at, 45)
+    seen = (
+        _words_begun(data, at) | _signs_and_odd(data, at, digits, hyphens) | _numbers_begun(data, at, digits, hyphens)
+    )
+    seen &= inside
+    found = 0
+    while seen:
+        found |= _byte(data, at + lowest(seen), kinds)
+        seen &= seen - _1
+    # What joins the digits of a telephone number or an address stands between two of them; the number begins before.
+    joints = (hyphens | byte_mask(data, at, 46)) & (digits << _1) & (digits >> _1) & inside
+    while joints:
+        start = at + lowest(joints) - 1
+        while start > 0 and _is_digit(data[start - 1]):
+            start -= 1
+        found |= _number(data, start)
+        joints &= joints - _1
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _marks(data: np.ndarray, kinds: np.ndarray, wide: bool) -> int:
+    """Marks of a text; without `wide`, byte by byte alone, which says the same."""
     found = 0
     size = len(data)
     if size and (data[size - 1] == 32 or data[size - 1] == 9):
         found |= UNTIDY
-    for i in range(size):
-        kind = kinds[data[i]]
-        if kind == _PLAIN:
-            continue
-        if kind == _SMALL:
-            found |= _letter(data, i)
-        elif kind == _DIGIT:
-            if i == 0 or not _is_digit(data[i - 1]):
-                found |= _number(data, i)
-        elif kind == _FEED:
-            found |= _feed(data, i)
-        elif kind == _SIGN:
-            found |= _sign(data, i)
-        elif kind == _WIDE:
-            found |= _wide(data, i)
-        elif kind == _CAPITAL:
-            found |= _capital(data, i) | _letter(data, i)
-        else:
-            found |= UNTIDY if data[i] == 13 else CONTROL
+    i = 0
+    if wide and size >= WIDTH:
+        for i in range(BEFORE):
+            found |= _byte(data, i, kinds)
+        i = BEFORE
+        while i - BEFORE + WIDTH <= size:
+            found |= _window(data, i, kinds)
+            i += STEP
+        while i > 0 and _is_digit(data[i - 1]):  # what joins it to others may be behind the windows
+            i -= 1
+    for rest in range(i, size):
+        found |= _byte(data, rest, kinds)
     return found
 
 
 def marks(data: np.ndarray) -> int:
     """Tell what a text may hold: an OR of the bits above, of its UTF-8 bytes."""
-    return int(_marks(data, _KINDS))
+    return int(_marks(data, _KINDS, True))

@@ -1,31 +1,35 @@
 """What the quality rules count, in one pass over the UTF-8 bytes of a text, with the GIL released.
 
-A *word* is a run of characters that are no white space; in scripts written without spaces (`lpt_data.text`) every
-letter is a word of its own, and of the light ones (Thai, Lao, Khmer, Myanmar) four are. A *line* is a stretch between
-line feeds that says something, a *paragraph* a run of such lines. Lines and paragraphs are compared by a 64-bit hash of
-their characters, white space collapsed; n-grams by a hash of their words. Shares are of characters, not of bytes.
+What a word is, `lpt_data.clean.words` says. A *line* is a stretch between line feeds that says something, a *paragraph*
+a run of such lines. Lines and paragraphs are compared by a 64-bit hash of their characters, white space collapsed;
+n-grams by a hash of their words. Shares are of characters, not of bytes.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from lpt_data.text import _ALONE, _LIGHT, decode, fmix64, fold, tables
+from lpt_data.clean.words import (
+    _ALPHA,
+    _BULLET,
+    _DOTS,
+    _END,
+    _OWN,
+    _QUARTER,
+    _START,
+    _TERMINAL,
+    classes,
+    grown,
+    scan,
+    stop_words,
+)
+from lpt_data.text import fmix64, fold
 
-STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")  # Gopher's eight
-TERMINAL = ".!?\"'\u201d\u2019\u2026\u3002\uff01\uff1f\u300d\u300f\u061f\u06d4\u0964\u0965\u0589\u1362"
-SENTENCE_ENDS = ".!?\u2026\u3002\uff01\uff1f\u061f\u06d4\u0964\u0965\u0589\u1362"
-BULLETS = "-*\u2022\u2023\u25b6\u25c0\u25e6\u25a0\u25a1\u25aa\u25ab\u2013\u00b7\u25cf"
 SHORT_LINE = 30  # characters; FineWeb's
 TOP_NGRAMS, DUPLICATE_NGRAMS = (2, 3, 4), (5, 6, 7, 8, 9, 10)
-
-_SPACE, _ALPHA, _TERMINAL, _END, _BULLET, _OWN, _QUARTER, _DOTS = (np.uint8(1 << n) for n in range(8))
-_START = np.uint64(0x9E3779B97F4A7C15)
-_LINE_FEED, _DOT, _ELLIPSIS = 10, 46, 0x2026
 
 
 class Facts(NamedTuple):
@@ -61,27 +65,6 @@ class Repeats(NamedTuple):
     duplicate: tuple[int, ...]  # in n-grams seen before, n of DUPLICATE_NGRAMS
 
 
-@cache
-def _classes() -> np.ndarray:
-    """What each code point is, read off the running Python: uint8 [0x40000]."""
-    table = tables().unicode
-    found = np.zeros(len(table), np.uint8)
-    everything = np.arange(len(table), dtype=np.uint32).view("U1")  # NumPy asks the tables of the running Python
-    found[np.strings.isspace(everything)] |= _SPACE
-    found[np.strings.isalpha(everything)] |= _ALPHA
-    for bit, members in ((_TERMINAL, TERMINAL), (_END, SENTENCE_ENDS), (_BULLET, BULLETS)):
-        found[[ord(c) for c in members]] |= bit
-    found[(table & _ALONE) != 0] |= _OWN
-    found[(table & _LIGHT) != 0] |= _QUARTER
-    return found
-
-
-@cache
-def _stop_words() -> np.ndarray:
-    """The stop words, at most four letters each, as big-endian numbers."""
-    return np.array([int.from_bytes(word.encode()) for word in STOP_WORDS], np.uint64)
-
-
 def as_bytes(text: str) -> np.ndarray:
     """Return the UTF-8 of a text, uint8 [bytes]; a lone surrogate, which no row has, reads as U+003F."""
     return np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
@@ -92,7 +75,7 @@ def measure(data: np.ndarray) -> tuple[Facts, np.ndarray, np.ndarray]:
 
     Returns the facts, and a hash and the number of characters of each word, uint64 and int64 [words].
     """
-    counts, words, sizes = _measure(data, _classes(), _stop_words())
+    counts, words, sizes = _measure(data, classes(), stop_words())
     return Facts(*counts.tolist()), words, sizes
 
 
@@ -100,13 +83,6 @@ def repeats(words: np.ndarray, sizes: np.ndarray) -> Repeats:
     """Count the characters in repeated n-grams, as Gopher does (Rae et al. 2021, table A1)."""
     chars = _repeats(words, sizes).tolist()
     return Repeats(tuple(chars[n] for n in TOP_NGRAMS), tuple(chars[n] for n in DUPLICATE_NGRAMS))
-
-
-@njit(nogil=True, cache=True)
-def _grown(found: np.ndarray) -> np.ndarray:
-    bigger = np.empty(2 * len(found) + 16, found.dtype)
-    bigger[: len(found)] = found
-    return bigger
 
 
 @njit(nogil=True, cache=True)
@@ -128,114 +104,6 @@ def _repeated(hashes: np.ndarray, sizes: np.ndarray, count: int) -> tuple[int, i
             chars += sizes[i]
         seen[place] = value
     return again, chars
-
-
-@njit(nogil=True, cache=True)
-def _stop_bit(data: np.ndarray, begin: int, size: int, stops: np.ndarray) -> int:
-    """The bit of the stop word that the ASCII letters from `begin` on are, 0 where they are none."""
-    letters = np.uint64(0)
-    for k in range(begin, begin + size):
-        letters = (letters << np.uint64(8)) | np.uint64(data[k] | 32)
-    for k in range(len(stops)):
-        if letters == stops[k]:
-            return 1 << k
-    return 0
-
-
-@njit(nogil=True, cache=True)
-def _add(h: np.uint64, w: np.uint64, size: int, code: np.uint32) -> tuple[np.uint64, np.uint64]:
-    """Add the character that makes a word `size` long to its hash; `w` holds those that are not folded yet."""
-    if code >= 128:
-        return fold(h, (w << np.uint64(21)) | np.uint64(code)), np.uint64(0)
-    w = (w << np.uint64(8)) | np.uint64(code)
-    return (fold(h, w), np.uint64(0)) if size & 7 == 0 else (h, w)
-
-
-@njit(nogil=True, cache=True)
-def _past_letters(
-    data: np.ndarray, i: int, end: int, h: np.uint64, w: np.uint64, size: int
-) -> tuple[int, np.uint64, np.uint64, int]:
-    """Add the ASCII letters from i on, nearly every character, to a word."""
-    while i < end:
-        low = data[i] | np.uint8(32)
-        if low < 97 or low > 122:
-            break
-        size += 1
-        h, w = _add(h, w, size, np.uint32(data[i]))
-        i += 1
-    return i, h, w, size
-
-
-@njit(nogil=True, cache=True)
-def _scan(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Read the characters once.
-
-    Returns counts int64 [6] (characters, line feeds, hash signs, curly brackets, ellipses, bits of stop words) and of
-    each word: hash uint64, characters int64, what its ends are uint8, line feeds before it int32.
-    """
-    counts = np.zeros(6, np.int64)
-    room = len(data) // 4 + 16
-    words, sizes = np.empty(room, np.uint64), np.empty(room, np.int64)
-    ends, feeds = np.empty(room, np.uint8), np.empty(room, np.int32)
-    count = chars = dots = letters = letter_count = before = 0
-    h, w, size = _START, np.uint64(0), 0
-    first, last, alpha = np.uint8(0), np.uint8(0), np.uint8(0)
-    i, end = 0, len(data)
-    while i <= end:
-        begin = i
-        i, h, w, size = _past_letters(data, i, end, h, w, size)
-        if i > begin:
-            first = _ALPHA if size == i - begin else first
-            last, alpha, dots = _ALPHA, _ALPHA, 0
-            chars += i - begin
-            letter_count += i - begin
-            letters = begin
-        chars += i < end
-        code, i = decode(data, i, end) if i < end else (np.uint32(_LINE_FEED), i + 1)
-        kind = classes[code] if code < len(classes) else np.uint8(0)
-        if kind & (_ALPHA | _OWN) == _ALPHA:
-            first = kind if size == 0 else first
-            last, alpha, dots = kind, _ALPHA, 0
-            size += 1
-            h, w = _add(h, w, size, code)
-            letter_count += 9  # longer than any stop word
-            continue
-        if letter_count:
-            if letter_count <= 4:
-                counts[5] |= _stop_bit(data, letters, letter_count, stops)
-            letter_count = 0
-        if kind & (_SPACE | _OWN):
-            if count + 2 >= len(words):
-                words, sizes, ends, feeds = _grown(words), _grown(sizes), _grown(ends), _grown(feeds)
-            if size:
-                words[count], sizes[count], feeds[count] = fmix64(fold(h, w) + np.uint64(size)), size, before
-                ends[count] = (first & _BULLET) | (last & (_TERMINAL | _END)) | alpha
-                if dots >= 3:
-                    ends[count] |= _DOTS
-                count += 1
-                h, w, size, before, alpha = _START, np.uint64(0), 0, 0, np.uint8(0)
-            dots = 0
-            if kind & _OWN:
-                words[count] = fmix64(fold(_START, np.uint64(code)) + np.uint64(1))
-                sizes[count], feeds[count] = 1, before
-                ends[count] = kind & (_OWN | _QUARTER | _ALPHA)
-                count += 1
-                before = 0
-            elif code == _LINE_FEED:
-                before += 1
-                counts[1] += 1
-            continue
-        first = kind if size == 0 else first
-        last = kind
-        size += 1
-        h, w = _add(h, w, size, code)
-        dots = dots + 1 if code == _DOT else (3 if code == _ELLIPSIS else 0)
-        counts[4] += dots == 3
-        counts[2] += code == 35
-        counts[3] += code == 123
-    counts[0] = chars
-    counts[1] -= 1  # the one that was added to end the last word
-    return counts, words[:count], sizes[:count], ends[:count], feeds[:count]
 
 
 @njit(nogil=True, cache=True)
@@ -263,8 +131,8 @@ def _lines(words: np.ndarray, sizes: np.ndarray, ends: np.ndarray, feeds: np.nda
         if i + 1 < total and feeds[i + 1] == 0:
             continue
         if lines + 1 >= len(line_hash):
-            line_hash, line_size = _grown(line_hash), _grown(line_size)
-            par_hash, par_size = _grown(par_hash), _grown(par_size)
+            line_hash, line_size = grown(line_hash), grown(line_size)
+            par_hash, par_size = grown(par_hash), grown(par_size)
         line_hash[lines], line_size[lines] = fmix64(lh), lsize
         lines += 1
         out[8] += (kind & _DOTS) != 0
@@ -284,9 +152,9 @@ def _lines(words: np.ndarray, sizes: np.ndarray, ends: np.ndarray, feeds: np.nda
 
 
 @njit(nogil=True, cache=True)
-def _measure(data: np.ndarray, classes: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _measure(data: np.ndarray, kinds: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The numbers of `Facts`, int64 [21], and the words."""
-    counts, words, sizes, ends, feeds = _scan(data, classes, stops)
+    counts, words, sizes, ends, feeds = scan(data, kinds, stops)
     out = np.zeros(21, np.int64)
     out[0], out[11], out[4], out[19], out[5] = counts[0], counts[1], counts[2], counts[3], counts[4]
     for k in range(len(stops)):

@@ -14,10 +14,10 @@ from lpt_data.clean.marks import (
     IPV6,
     LOREM,
     MOJIBAKE,
-    NON_ASCII,
     NOTICE,
     PHONE,
     SECRET,
+    UNCOMPOSED,
     UNTIDY,
 )
 from lpt_data.clean.outcome import Rule
@@ -34,7 +34,7 @@ RULES: dict[str, Rule] = {
     for rule in (
         # mend
         Rule("unicode.mojibake", repair.mojibake, {}, MOJIBAKE),
-        Rule("unicode.nfc", repair.not_nfc, {}, NON_ASCII),
+        Rule("unicode.nfc", repair.not_nfc, {}, UNCOMPOSED),
         Rule("unicode.control", repair.control_characters, {}, CONTROL),
         Rule("unicode.invisible", repair.invisible_characters, {}, CONTROL),
         Rule("html.tags", repair.tags, {}, ANGLE),

@@ -157,9 +157,12 @@ def _load(model: LanguageModel) -> tuple[Any, Any, int]:
     logging.disable_progress_bar()
     try:
         tokenizer = Tokenizer.from_file(str(model.folder / "tokenizer.json"))
-        network = AutoModelForCausalLM.from_pretrained(
-            model.folder, trust_remote_code=False, use_safetensors=True, local_files_only=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            model.folder, trust_remote_code=False, use_safetensors=True, local_files_only=True, output_loading_info=True
         )
+        network, read = loaded
+        if read["missing_keys"]:  # which transformers would draw by chance
+            raise ValueError(f"weights are missing: {', '.join(sorted(read['missing_keys'])[:4])}")
         config = json.loads((model.folder / "config.json").read_text("utf-8"))
     except Exception as error:  # three libraries with errors of their own
         raise BadInputError(

@@ -160,7 +160,11 @@ def _read_evaluation(path: str, by_id: dict[bytes, float]) -> bool:
 
 def _rates(survey: Survey) -> Outcome | list[tuple[SplitSurvey, int, float]]:
     """The rated rows, or why there is nothing to judge."""
-    each = [(part, p, rate) for part in survey.splits for p, rate in enumerate(part.rates.tolist()) if rate == rate]
+    each = [
+        (part, p, float(part.rates[p]))
+        for part in survey.splits
+        for p in np.flatnonzero(~np.isnan(part.rates)).tolist()
+    ]
     if not each:
         return skipped(NO_RATES, survey.n)
     outside = [part.finding(p, f"pass rate {rate:g}") for part, p, rate in each if not 0 <= rate <= 1]

@@ -61,7 +61,7 @@ class _Collector:
         self.missing: Counter[str] = Counter()
         self.hits: dict[str, list[tuple[int, int]]] = {}
         self.facts: list[Any] = []
-        self.rates: list[float] = []
+        self.rates: list[np.ndarray] = []
         self.sample = Sample(contract.sample) if contract.sample is not None and lent.languages else None
 
     def add(self, batch: RecordBatch) -> None:
@@ -74,13 +74,14 @@ class _Collector:
         names, hashes = self.identities(batch)
         self.ids.append(names)
         self.keys.append(hashes)
-        needed = contract.look is not None or contract.rate is not None or self.sample is not None
+        rated = contract.rate is not None and self.lent.pass_rates is not None
+        needed = contract.look is not None or rated or self.sample is not None
         ids, keys = (as_bytes(names), as_bytes(hashes)) if needed else ([], [])
         self.split_up(batch)
         if contract.look is not None:
             self.facts += contract.look(batch, self.normaliser, keys)
         if contract.rate is not None:
-            self.rates += self.rated(batch, ids, keys)
+            self.rates.append(self.rated(batch, ids, keys))
         if self.sample is not None:
             self.sample.add(start, ids, batch.records)
         self.apply_rules(start, batch)
@@ -114,16 +115,16 @@ class _Collector:
         self.asked += b"".join([short_hash(part.asked) for part in parts])
         self.learned += b"".join([short_hash(part.learned) for part in parts])
 
-    def rated(self, batch: RecordBatch, ids: Sequence[bytes], keys: Sequence[bytes]) -> list[float]:
+    def rated(self, batch: RecordBatch, ids: Sequence[bytes], keys: Sequence[bytes]) -> np.ndarray:
         """The pass rate of each row: the lent one, else that of its own columns, else NaN."""
         own, lent = self.contract.rate, self.lent.pass_rates
         if own is None or (lent is None and not self.has_extra):
-            return [math.nan] * len(ids)
+            return np.full(len(batch.rows), math.nan)
         rates = [own(beside) if beside else None for beside in batch.beside]
         if lent is not None:
             told = [lent(*row) for row in zip(ids, keys, batch.records, strict=True)]
             rates = [rate if given is None else given for rate, given in zip(rates, told, strict=True)]
-        return [math.nan if rate is None else rate for rate in rates]
+        return np.array([math.nan if rate is None else rate for rate in rates], np.float64)
 
     def fault(self, name: str, position: int, detail: str) -> None:
         self.faults.setdefault(name, []).append((position, detail))
@@ -188,18 +189,11 @@ class _Collector:
         """Ask the verifiers about the rows of a batch, all at once."""
         if self.contract.judge is None:
             return
-        judgements = self.contract.judge(batch, verifiers, self.tried)
-        asked: Counter[tuple[str, ...]] = Counter()
-        for position, judgement in enumerate(judgements, start):
-            if judgement.missing is not None:
-                self.missing[judgement.missing] += 1
-            asked[tuple(judgement.results)] += 1
-            if any(judgement.results.values()):
-                for name, detail in judgement.results.items():
-                    if detail is not None:
-                        self.fault(name, position, detail)
-        for names, rows in asked.items():
-            self.judged.update(dict.fromkeys(names, rows))
+        judgement = self.contract.judge(batch, verifiers, self.tried)
+        self.judged.update(judgement.asked)
+        self.missing.update(judgement.missing)
+        for place, name, detail in sorted(judgement.faults, key=lambda fault: fault[0]):
+            self.fault(name, start + place, detail)
 
 
 class _Marks:
@@ -321,7 +315,7 @@ def survey_split(
         missing=seen.missing,
         hits=seen.hits,
         facts=seen.facts,
-        rates=np.asarray(seen.rates, np.float64),
+        rates=np.concatenate([np.zeros(0), *seen.rates]),
         sample=seen.sample.texts() if seen.sample is not None else [],
         quarantined=dataset.quarantined(),
         rows_in=dataset.rows_in,

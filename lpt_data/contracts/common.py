@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,8 +62,9 @@ class Verifier(Protocol):
     """The judge that will score rollouts.
 
     Optional: `gold_completion(answer) -> str | None` writes a completion that must score 1, `wrong_completion(answer)`
-    one that must score 0; `ask_many(function, calls)` answers many calls with (value, reason why there is none) each,
-    which is how a verifier that may hang or die is lent.
+    one that must score 0; `may_pay(completion, answer)` says False only where `score` does not pay;
+    `ask_many(function, calls)` answers many calls with (value, reason why there is none) each, which is how a verifier
+    that may hang or die is lent.
     """
 
     def parse_gold(self, answer: str) -> bool:
@@ -124,8 +125,7 @@ PassRates: TypeAlias = Callable[[bytes, bytes, Record], float | None]
 TextRule: TypeAlias = Callable[[Sequence[str]], str | None]  # of all strings of a record, which are collected once
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """What a verifier answered, or None with the reason why it gave no answer."""
 
     value: Any
@@ -136,7 +136,7 @@ def ask(verifier: Verifier, function: str, calls: Sequence[tuple[str, ...]]) -> 
     """Call a function of a verifier once for each tuple of arguments; a call that fails has a reason and no value."""
     many = getattr(verifier, "ask_many", None)
     if many is not None:
-        return [Asked(value, reason) for value, reason in many(function, calls)] if calls else []
+        return list(map(Asked._make, many(function, calls))) if calls else []
     answers = []
     for call in calls:
         try:

@@ -121,7 +121,7 @@ def gate(name: str) -> Measure:
             return skipped("the encoder does not name its BOS token", survey.n)
         if name == "mask" and getattr(survey.lent.encode, "decode", None) is None:
             return skipped("the encoder cannot decode its tokens", survey.n)
-        findings = tuple(survey.faults(name))
+        findings = survey.faults(name)
         if name == "render":
             return Outcome(share(len(findings), survey.n), survey.n, findings)
         # Rows that could not be rendered were not looked at, but for those that the renderer refused for this fault.

@@ -108,27 +108,53 @@ def _shift(value: Any) -> Any:
     return value
 
 
-def judge(batch: RecordBatch, verifiers: Mapping[str, Verifier], known: dict[Any, Any]) -> list[Judgement]:
+def judge(batch: RecordBatch, verifiers: Mapping[str, Verifier], known: dict[Any, Any]) -> Judgement:
     """Ask each row's own verifier, both ways: its gold must score 1; a wrong, empty or echoed answer must not.
 
     What hangs on the answer alone is asked once for each answer, however many rows have it, and kept in `known`.
     """
-    tasks = _tasks(batch)
-    judgements = [Judgement(missing=task.verifier or "(no verifier named)") for task in tasks]
+    tasks, found = _tasks(batch), Judgement()
+    for name, rows in Counter(tasks.verifiers).items():
+        if not name or name not in verifiers:
+            found.missing[name or "(no verifier named)"] += rows
+            continue
+        places = range(rows) if rows == len(batch.rows) else [i for i, own in enumerate(tasks.verifiers) if own == name]
+        _judge_rows(places, tasks, verifiers[name], _trials(name, verifiers[name], places, tasks, known), found)
+    return found
+
+
+def _trials(
+    name: str, verifier: Verifier, places: Sequence[int], tasks: _Tasks, known: dict[Any, Any]
+) -> dict[str, _Trial]:
+    """The answers of some rows after their self-test, those that earlier batches had out of `known`."""
     if len(known) > MOST_KNOWN:
         known.clear()
-    for name, verifier in verifiers.items():
-        places = [place for place, task in enumerate(tasks) if task.verifier == name]
-        answers = [tasks[place].answer for place in places]
-        fresh = [_Trial(answer, name) for answer in dict.fromkeys(answers) if (name, answer) not in known]
-        _self_test(fresh, verifier)
-        known.update({(name, trial.answer): trial for trial in fresh})
-        trials = [known[name, answer] for answer in answers]
-        calls = [(tasks[place].echo, trial.answer) for place, trial in zip(places, trials, strict=True) if trial.live]
-        said = iter(ask(verifier, "score", calls))
-        for place, trial in zip(places, trials, strict=True):
-            judgements[place] = trial.with_echo(next(said)) if trial.live else trial.judgement
-    return judgements
+    answers = dict.fromkeys(tasks.answers[place] for place in places)
+    fresh = [_Trial(answer, name) for answer in answers if (name, answer) not in known]
+    _self_test(fresh, verifier)
+    known.update({(name, trial.answer): trial for trial in fresh})
+    return {answer: known[name, answer] for answer in answers}
+
+
+def _judge_rows(
+    places: Sequence[int], tasks: _Tasks, verifier: Verifier, trials: Mapping[str, _Trial], found: Judgement
+) -> None:
+    """Enter what is known of the answers, and score each row's prompt as its own answer."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for answer, rows in Counter([tasks.answers[place] for place in places]).items():
+        counts[trials[answer].checks] += rows
+    for checks, rows in counts.items():
+        found.asked.update(dict.fromkeys(checks, rows))
+    bad = any(trial.faulty for trial in trials.values())
+    dead = {answer for answer, trial in trials.items() if not trial.live}
+    live = [place for place in places if tasks.answers[place] not in dead] if dead else places
+    if (may_pay := getattr(verifier, "may_pay", None)) is not None:
+        live = [place for place in live if may_pay(tasks.echoes[place], tasks.answers[place])]
+    said = ask(verifier, "score", [(tasks.echoes[place], tasks.answers[place]) for place in live])
+    paid = {place: reply for place, reply in zip(live, said, strict=True) if reply.value or reply.reason}
+    for place in places if bad else paid:
+        trial = trials[tasks.answers[place]]
+        found.note(place, trial.with_echo(paid[place]) if place in paid else trial.results)
 
 
 @dataclass
@@ -142,21 +168,20 @@ class _Trial:
     live: bool = False  # whether its verifier can be asked about it
 
     @cached_property
-    def judgement(self) -> Judgement:
-        """What is known of a row whose verifier could not be asked further."""
-        return Judgement(self.results)
+    def checks(self) -> tuple[str, ...]:
+        """The checks that a row with this answer goes through."""
+        return (*self.results, ECHO) if self.live else tuple(self.results)
 
     @cached_property
-    def _unpaid(self) -> Judgement:
-        return Judgement({**self.results, ECHO: None})
+    def faulty(self) -> bool:
+        """Whether a row with this answer has a fault, whatever its prompt."""
+        return any(self.results.values())
 
-    def with_echo(self, said: Asked) -> Judgement:
-        """What is known of a row whose prompt was scored as its answer; most rows with one answer share it."""
-        if not said.reason and not said.value:
-            return self._unpaid
+    def with_echo(self, said: Asked) -> dict[str, str | None]:
+        """The results of a row whose prompt was scored as its answer."""
         row = replace(self, results=dict(self.results))
         row.note(ECHO, "prompt repeated as the answer", said)
-        return Judgement(row.results)
+        return row.results
 
     def note(self, check: str, what: str, said: Asked) -> None:
         """Note under a check whether a completion was paid that must not be."""
@@ -234,24 +259,25 @@ def _wrong(trials: Sequence[_Trial], verifier: Verifier) -> list[str]:
     ]
 
 
-class _Task(NamedTuple):
-    """What a verifier is asked about of one row."""
+class _Tasks(NamedTuple):
+    """What a verifier is asked about of the rows of a batch."""
 
-    verifier: str | None
-    answer: str
-    echo: str  # its prompt
+    verifiers: list[str | None]
+    answers: list[str]
+    echoes: list[str]  # their prompts
 
 
-def _tasks(batch: RecordBatch) -> list[_Task]:
+def _tasks(batch: RecordBatch) -> _Tasks:
     plain = batch.plain
     if plain is None:
-        return [
-            _Task(r.get("verifier"), r["answer"], "\n".join(m.get("content") or "" for m in r["prompt"]))
-            for r in batch.records
-        ]
-    named = [plain.shapes[shape].record.get("verifier") for shape in plain.shape.tolist()]
-    answers = plain.strings(suspects.text_of(plain, "answer"))
-    return list(map(_Task, named, answers, plain.strings(suspects.text_of(plain, "prompt"))))
+        echoes = ["\n".join(message.get("content") or "" for message in r["prompt"]) for r in batch.records]
+        return _Tasks([r.get("verifier") for r in batch.records], [r["answer"] for r in batch.records], echoes)
+    named = [shape.record.get("verifier") for shape in plain.shapes]
+    return _Tasks(
+        [named[shape] for shape in plain.shape.tolist()],
+        plain.strings(suspects.text_of(plain, "answer")),
+        plain.strings(suspects.text_of(plain, "prompt")),
+    )
 
 
 def _judged(name: str, *, unable: str = "") -> Measure:
@@ -267,7 +293,7 @@ def _judged(name: str, *, unable: str = "") -> Measure:
         asked = sum(s.judged[name] for s in survey.splits)
         if not asked:
             return skipped(unable or "no row got that far", survey.n)
-        findings = tuple(survey.faults(name))
+        findings = survey.faults(name)
         return Outcome(share(len(findings), asked), asked, findings)
 
     return measure

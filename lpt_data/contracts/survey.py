@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -20,6 +20,7 @@ from lpt_data.contracts.common import (
     CHARACTER_RULES,
     Encoder,
     Finding,
+    Found,
     Outcome,
     PassRates,
     Record,
@@ -55,17 +56,21 @@ class RowTokens:
     faults: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Judgement:
-    """What the verifier said of one row: check id -> fault or None. `missing` names a verifier that was not given."""
+    """What the verifiers said of the rows of a batch."""
 
-    results: Mapping[str, str | None] = field(default_factory=dict)
-    missing: str | None = None
+    asked: Counter[str] = field(default_factory=Counter)  # check id -> rows that the verifier was asked about
+    faults: list[tuple[int, str, str]] = field(default_factory=list)  # place in the batch, check id, detail
+    missing: Counter[str] = field(default_factory=Counter)  # name of a verifier that was not given -> rows
+
+    def note(self, place: int, results: Mapping[str, str | None]) -> None:
+        """Enter the faults among the results of a row, by check id; None is no fault."""
+        self.faults += [(place, check, detail) for check, detail in results.items() if detail is not None]
 
 
-# (record, other columns) of some rows, the verifiers by name -> a judgement of each
-# (batch, verifiers, what earlier batches of the split taught it) -> a judgement of each row
-Judge: TypeAlias = Callable[[RecordBatch, Mapping[str, Verifier], dict[Any, Any]], list[Judgement]]
+# (batch, verifiers, what earlier batches of the split taught it) -> what they say of its rows
+Judge: TypeAlias = Callable[[RecordBatch, Mapping[str, Verifier], dict[Any, Any]], Judgement]
 
 
 @dataclass(frozen=True)
@@ -160,11 +165,10 @@ class Survey:
         """Records over all splits."""
         return sum(len(s) for s in self.splits)
 
-    def faults(self, name: str) -> Iterator[Finding]:
-        """Yield the findings of one rule or gate over all splits."""
-        for part in self.splits:
-            for position, detail in part.faults.get(name, ()):
-                yield part.finding(position, detail)
+    def faults(self, name: str) -> Found:
+        """Return the findings of one rule or gate over all splits."""
+        places = [(part, *fault) for part in self.splits for fault in part.faults.get(name, ())]
+        return Found(places, lambda place: place[0].finding(place[1], place[2]))
 
     def broken(self, name: str) -> str:
         """Return why a rule or gate could not finish, "" when it did."""

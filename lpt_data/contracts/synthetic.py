@@ -62,7 +62,7 @@ def _opening(text: str, words: int) -> str:
     return " ".join(_WORD.findall(text[:OPENING].casefold())[:words])
 
 
-def judge(batch: RecordBatch, verifiers: Mapping[str, Verifier], known: dict[Any, Any]) -> list[Judgement]:
+def judge(batch: RecordBatch, verifiers: Mapping[str, Verifier], known: dict[Any, Any]) -> Judgement:
     """Let the verifier of each generated row score its reply again."""
     rows = list(zip(batch.records, batch.beside, strict=True))
     facts = [origin(extra) for _, extra in rows]
@@ -76,7 +76,11 @@ def judge(batch: RecordBatch, verifiers: Mapping[str, Verifier], known: dict[Any
                 results[i][UNSCORED] = f"{name}: {said.reason or 'cannot read the answer'}"
             else:
                 results[i][FAILED] = None if said.value == 1 else f"{name} scores {said.value:g}"
-    return [Judgement(result) for result in results]
+    found = Judgement()
+    for place, result in enumerate(results):
+        found.asked.update(result.keys())
+        found.note(place, result)
+    return found
 
 
 def _answer(extra: Mapping[str, Any]) -> str:
@@ -100,7 +104,7 @@ def _verified(name: str, nothing: str) -> Measure:
         asked = sum(part.judged[name] for part in survey.splits)
         if not asked:
             return skipped(nothing, survey.n)
-        findings = tuple(survey.faults(name))
+        findings = survey.faults(name)
         return Outcome(share(len(findings), asked), asked, findings)
 
     return measure

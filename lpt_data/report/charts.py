@@ -16,6 +16,7 @@ from manifests.html import Html, el, join
 WIDE = 1000  # units across
 FILES = 4  # sources that are named
 SHADES = 5  # colours for reasons; the rest share the last one
+DOTTED = 40  # points of a line up to which each is marked
 _LEAST = 3.0  # units that something is wide at least, so that one row in a million is seen
 
 
@@ -157,21 +158,26 @@ def lines(given: Curve, dashed: Sequence[int] = ()) -> Html:
     shapes = [el("line", x1=0, x2=WIDE, y1=100, y2=100, class_="base")]
     for step in dashed[:LISTED]:
         if left <= step <= right:
-            at = _at(WIDE * (step - left) / across)
-            shapes.append(el("line", x1=at, x2=at, y1=0, y2=100, class_="mark"))
+            where = _at(WIDE * (step - left) / across)
+            shapes.append(el("line", x1=where, x2=where, y1=0, y2=100, class_="mark"))
     keys, rows = [], []
     for number, (name, points) in enumerate(given.lines.items()):
-        path = " ".join(f"{_at(WIDE * (x - left) / across)},{_at(99 - 97 * (y - low) / up)}" for x, y in points)
-        shapes.append(el("polyline", points=path, class_="curve second" if number else "curve"))
+        at = [f"{_at(WIDE * (x - left) / across)},{_at(99 - 97 * (y - low) / up)}" for x, y in points]
+        shapes.append(el("polyline", points=" ".join(at), class_="curve second" if number else "curve"))
+        if len(points) <= DOTTED:  # a line between measurements that are far apart is no measurement
+            dots = " ".join(f"M{place}h0" for place in at)
+            shapes.append(el("path", d=dots, class_="curve second dots" if number else "curve dots"))
         ends = f"{words.value(points[0][1])} to {words.value(points[-1][1])}"
         keys.append(el("li", swatch("gone-1" if number else "kept"), name, " ", el("span", ends, class_="dim n")))
         rows += [[name, x, y] for x, y in points]
     said = f"{given.name} from step {left:,} to {right:,}, between {words.value(low)} and {words.value(high)}"
-    axis = el("div", [el("span", f"step {left:,}"), el("span", f"{right:,}")], class_="axis n")
+    middle = (low + high) / 2
+    upright = el("div", [el("span", words.value(y)) for y in dict.fromkeys((high, middle, low))], class_="upright n")
+    axis = el("div", [el("span", f"{left:,}"), el("span", "step"), el("span", f"{right:,}")], class_="axis n")
+    drawn = [upright, _svg(shapes, WIDE, 102, "plot", said), el("span"), axis]
     numbers = table([Column("metric"), Column("step", number=True), Column("value", number=True)], rows, caption=said)
     return el(
-        "figure", el("figcaption", given.name), el("ul", keys, class_="legend"), _svg(shapes, WIDE, 102, "plot", said),
-        axis, el("p", f"between {words.value(low)} and {words.value(high)}", class_="dim small"),
+        "figure", el("figcaption", given.name), el("ul", keys, class_="legend"), el("div", drawn, class_="axes"),
         el("details", el("summary", "The numbers"), numbers, class_="numbers"),
     )  # fmt: skip
 

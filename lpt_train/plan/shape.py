@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lpt_train.adapter_folder import adapter_base
 from lpt_train.checkpoint_folders import latest
 from manifests.errors import BadInputError
 
@@ -30,6 +31,7 @@ TINY = {
     "model_type": "qwen2", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 259, "tie_word_embeddings": True,
 }  # fmt: skip
+_MOST, _MOST_LAYERS = 1 << 31, 10_000  # of a size that can be true
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PRESETS = {"all-linear": PROJECTIONS, "attention": PROJECTIONS[:4], "mlp": PROJECTIONS[4:]}
 
@@ -121,13 +123,17 @@ def shape_of(config: Mapping[str, Any], name: str = "the config") -> ModelShape:
             next=f"plan with a model of type {', '.join(_TYPES)}",
         )  # fmt: skip
     try:
-        heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-        size = int(config.get("head_dim") or hidden // heads)
-        query, key = heads * size, int(config.get("num_key_value_heads") or heads) * size
-        inner, layers, vocabulary = (
-            int(config[field]) for field in ("intermediate_size", "num_hidden_layers", "vocab_size")
-        )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        heads, hidden = _size(config, "num_attention_heads"), _size(config, "hidden_size")
+        size = _size(config, "head_dim") if config.get("head_dim") is not None else hidden // heads
+        keys = _size(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads
+        query, key = heads * size, keys * size
+        inner, vocabulary = _size(config, "intermediate_size"), _size(config, "vocab_size")
+        layers = _size(config, "num_hidden_layers", most=_MOST_LAYERS)
+        if size < 1 or keys > heads:
+            raise ValueError(f"{heads} heads, {keys} of keys, {hidden} hidden")
+        window = config.get("sliding_window") if kind == "mistral" or config.get("use_sliding_window") else None
+        window = window if window is None else _size(config, "sliding_window")
+    except (KeyError, ValueError) as error:
         raise BadInputError(
             "the config does not tell the shape of the model", seen=f"{name}: {error!r}", next="copy config.json again"
         ) from error
@@ -138,19 +144,25 @@ def shape_of(config: Mapping[str, Any], name: str = "the config") -> ModelShape:
         asked if output is None else output
     )
     vectors += [inner, inner, hidden] * bool(config.get("mlp_bias", False))
-    window = config.get("sliding_window") if kind == "mistral" or config.get("use_sliding_window") else None
     return ModelShape(
         kind, layers, hidden, heads, query, key, inner, vocabulary,
         bool(config.get("tie_word_embeddings", kind == "smollm3")), tuple(vectors), normed, window,
     )  # fmt: skip
 
 
+def _size(config: Mapping[str, Any], field: str, most: int = _MOST) -> int:
+    value = config[field]
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{field} is {value!r}, and no whole number from 1 to {most:,}"[:200])
+    return value
+
+
 def _config(model: str) -> dict[str, Any]:
     folder = Path(model)
     if (folder / "run.json").is_file():
         folder = latest(folder / "checkpoints") or folder
-    if (folder / "adapter_config.json").is_file():
-        return _config(str(_read(folder / "adapter_config.json").get("base_model_name_or_path")))
+    if (base := adapter_base(str(folder))) is not None:
+        return _config(base)
     if (folder / "config.json").is_file():
         return _read(folder / "config.json")
     if folder.exists() or folder.is_absolute() or model.startswith(".") or model.count("/") > 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +37,12 @@ class _Guard:
             self.pool.check([Item("", "", name)])
             self.checked.add(name)
         answered = self.pool.ask(function, items)
-        return [(value, "" if reason == NO_SCORE else self._told(reason)) for value, reason in answered]
+        return [(value, self._told(reason) if reason else "") for value, reason in answered]
 
     def _told(self, reason: str) -> str:
         assert self.pool is not None
+        if reason == NO_SCORE:
+            return ""
         example = self.pool.examples.get(reason, "") if reason == "error_raised" else ""
         return f"{reason} ({example})" if example else reason
 
@@ -56,10 +58,15 @@ class Guarded:
     name: str
     guard: _Guard
 
+    @property
+    def may_pay(self) -> Callable[[str, str], bool] | None:
+        """The verifier's own short look, which needs no worker: it is bounded by the length of the text."""
+        return REWARDS[self.name].may_pay
+
     def ask_many(self, function: str, calls: Sequence[tuple[str, ...]]) -> list[tuple[Any, str]]:
         """Answer calls of ``score(completion, answer)`` or of a function of the answer; (value, reason) each."""
-        texts = [call if len(call) == 2 else ("", call[0]) for call in calls]
-        return self.guard.ask(self.name, function, [Item(said, answer, self.name) for said, answer in texts])
+        pairs = calls if calls and len(calls[0]) == 2 else [("", *call) for call in calls]
+        return self.guard.ask(self.name, function, [Item(pair[0], pair[1], self.name) for pair in pairs])
 
     def score(self, completion: str, answer: str) -> float | None:
         """The reward of a completion, None when it could not be scored."""

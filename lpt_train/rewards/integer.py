@@ -18,6 +18,7 @@ from lpt_train.rewards.verifier import Canary, Verifier, last_tagged
 
 MAX_TAIL = 20_000  # characters read from the end of a completion
 MAX_DIGITS = 60  # characters of one number
+_NEAR = 64  # characters at the end of a text in which its last number is looked for first
 
 # Neither part of a word ("h2o", "1e3") nor of a longer number; a fraction is one number.
 _NUMBER = re.compile(
@@ -42,11 +43,17 @@ def _value(text: str, match: re.Match[str]) -> Fraction | None:
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number of a text."""
-    last = None
-    for match in _NUMBER.finditer(text):
-        last = match
-    return None if last is None else _value(text, last)
+    """The last number of a text; looked for from blanks further and further from its end, for no number holds one."""
+    start, size = len(text), _NEAR
+    while start > 0:
+        start = max(0, text.rfind(" ", 0, max(0, len(text) - size)))
+        last = None
+        for match in _NUMBER.finditer(text, start):
+            last = match
+        if last is not None:
+            return _value(text, last)
+        size *= 8
+    return None
 
 
 def numbers(text: str) -> list[Fraction]:
@@ -79,8 +86,10 @@ def boxed(text: str) -> str | None:
 
 def read_number(completion: str) -> Fraction | None:
     """The number that a completion answers with, by the order in the module's docstring."""
-    text = _FRAC.sub(r"\1/\2", completion[-MAX_TAIL:])
-    if (value := _marked(text)) is not None:
+    text = completion[-MAX_TAIL:]
+    if "frac{" in text:
+        text = _FRAC.sub(r"\1/\2", text)
+    if "####" in text and (value := _marked(text)) is not None:
         return value
     for part in (last_tagged(text), boxed(text)):
         if part is not None and (value := last_number(part)) is not None:
@@ -104,12 +113,20 @@ def gold(answer: str) -> int | None:
     return int(value) if value is not None and value.denominator == 1 else None
 
 
+def may_pay(completion: str, answer: str) -> bool:
+    """Whether the gold integer may stand in a completion: its last digits do, whatever commas it has, or a fraction."""
+    expected = gold(answer)
+    if expected is None:
+        return False
+    return str(expected)[-3:].lstrip("-") in completion or "/" in completion or "frac" in completion
+
+
 def score(completion: str, answer: str) -> float | None:
     """1.0 when the completion's number equals the gold integer, 0.0 when not or when there is none."""
     expected = gold(answer)
     if expected is None:
         return None
-    return 1.0 if read_number(completion) == expected else 0.0
+    return 1.0 if may_pay(completion, answer) and read_number(completion) == expected else 0.0
 
 
 def parse_gold(answer: str) -> bool:
@@ -151,4 +168,5 @@ VERIFIER = Verifier(
         Canary("#### 72", "seventy-two", None),
     ),
     committed=committed,
+    may_pay=may_pay,
 )

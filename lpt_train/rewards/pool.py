@@ -15,8 +15,9 @@ returned None).
 
 from __future__ import annotations
 
+import bisect
 import contextlib
-import json
+import itertools
 import os
 import select
 import shutil
@@ -34,7 +35,7 @@ from typing import IO, Any, NamedTuple
 from lpt_train.rewards import FROM_RECORD, REWARDS, RewardTerm
 from lpt_train.rewards import worker as worker_module
 from lpt_train.rewards.log import BoundedLog
-from lpt_train.rewards.worker import HEADER, frame
+from lpt_train.rewards.worker import HEADER, frame, parse
 from manifests.errors import BadInputError
 
 BATCH = 16  # items of one message, and of a user's function always
@@ -43,6 +44,9 @@ QUICK, SLOW = 0.01, 0.1  # seconds of a message, below which the next ones have 
 START_SECONDS = 60.0  # for a worker to import the reward's module
 MAX_REPLY = 8 << 20  # bytes; a reply holds a few numbers and one short message, or completions that a verifier wrote
 READ = 1 << 20  # bytes at a time
+
+
+COLUMNS = ("completions", "answers", "verifiers", "prompts")  # of a message: the fields of its items
 
 
 class Item(NamedTuple):
@@ -195,12 +199,9 @@ class RewardPool:
 
     def _cut(self, job: _Job, items: Sequence[Item]) -> tuple[_Job, _Job | None]:
         """The next message of a job, and what is left of it."""
-        size, text = min(self._size(job), len(job.items)), 0
-        for end, item in enumerate(job.items[:size]):
-            text += len(items[item].completion) + len(items[item].answer)
-            if text > MOST_TEXT and end >= BATCH:
-                size = end
-                break
+        size = min(self._size(job), len(job.items))
+        sizes = [len(items[i].completion) + len(items[i].answer) for i in job.items[:size]]
+        size = min(size, max(BATCH, bisect.bisect_right(list(itertools.accumulate(sizes)), MOST_TEXT)))
         rest = _Job(job.term, job.items[size:], job.asked) if size < len(job.items) else None
         return _Job(job.term, job.items[:size], job.asked), rest
 
@@ -297,13 +298,7 @@ class RewardPool:
             worker.job, rest = self._cut(jobs.popleft(), items)
             if rest is not None:
                 jobs.appendleft(rest)
-            chosen = [items[i] for i in worker.job.items]
-            columns = {
-                "completions": [item.completion for item in chosen],
-                "answers": [item.answer for item in chosen],
-                "verifiers": [item.verifier for item in chosen],
-                "prompts": [item.prompt for item in chosen],
-            }
+            columns = dict(zip(COLUMNS, zip(*[items[i] for i in worker.job.items], strict=True), strict=True))
             worker.asked_at = time.monotonic()
             worker.deadline = worker.asked_at + self.seconds
             _send(
@@ -376,7 +371,7 @@ def _receive(worker: _Worker) -> dict[str, Any] | None:
     body = bytes(worker.buffer[HEADER.size : HEADER.size + size])
     worker.buffer.clear()
     try:
-        return json.loads(body)
+        return parse(body)
     except ValueError:
         worker.ended = True
         return None

@@ -23,7 +23,9 @@ class Verifier:
     ``parse_gold`` says whether an answer can be read at all. ``gold_completion`` gives a completion that must score 1
     (None where none was found) and ``wrong_completion`` one that must score 0: an audit tests every answer both ways.
     ``committed`` is the answer that a completion gives, written so that equal answers are equal texts (None where it
-    gives none): votes are counted by it. A verifier whose answers cannot be told apart so has none.
+    gives none): votes are counted by it. A verifier whose answers cannot be told apart so has none. ``may_pay`` tells
+    by a short look that ``score``, which asks it first, does not pay a completion: who has very many of them need not
+    send them to a worker for that.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Verifier:
     wrong_completion: Callable[[str], str | None]
     canaries: tuple[Canary, ...]
     committed: Callable[[str], str | None] | None = None
+    may_pay: Callable[[str, str], bool] | None = None
 
 
 def last_tagged(completion: str, tag: str = "answer") -> str | None:

@@ -24,6 +24,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
+import orjson
+
 HEADER = struct.Struct(">I")
 CLONE_NEWUSER, CLONE_NEWNET, PR_SET_PDEATHSIG = 0x10000000, 0x40000000, 1
 # Audit events that would reach a network, or a program that the audit hook does not follow into.
@@ -38,12 +40,23 @@ def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
         return None
-    return json.loads(stream.read(HEADER.unpack(header)[0]))
+    return parse(stream.read(HEADER.unpack(header)[0]))
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The message that `frame` wrote; ValueError for what is none."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json.loads(body)  # orjson has no lone surrogates
 
 
 def frame(message: dict[str, Any]) -> bytes:
-    """A message as it travels: four bytes of length, then ASCII JSON (lone surrogates survive as escapes)."""
-    body = json.dumps(message).encode("ascii")
+    """A message as it travels: four bytes of length, then JSON, where lone surrogates survive as escapes."""
+    try:
+        body = orjson.dumps(message)
+    except TypeError:
+        body = json.dumps(message).encode("ascii")
     return HEADER.pack(len(body)) + body
 
 

@@ -22,6 +22,7 @@ import torch
 from transformers import DynamicCache
 
 from lpt_train.heads import causal_model
+from lpt_train.watch import Watch, unwatched
 from manifests.errors import RefusedError
 
 COMPACT_AT = 0.75  # of the rows in the batch still running; copying the cache costs about as much as a decoding step
@@ -58,6 +59,7 @@ def sample(
     stop_ids: Collection[int],
     generator: torch.Generator,
     autocast: contextlib.AbstractContextManager[Any] | None = None,
+    watch: Watch = unwatched,
 ) -> list[list[Completion]]:
     """`num_generations` completions for each prompt, in the order of the prompts.
 
@@ -75,6 +77,7 @@ def sample(
         for start in range(0, len(prompts), at_once):
             rows = _sample_batch(model, prompts[start : start + at_once], sampling, num_generations, stops, generator)
             groups += [rows[i : i + num_generations] for i in range(0, len(rows), num_generations)]
+            watch(len(groups), len(prompts), "prompts answered")
     model.train(was_training)
     return groups
 

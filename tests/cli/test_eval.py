@@ -94,3 +94,32 @@ def test_a_matrix_without_a_winner_ends_with_4(place, model, tmp_path):
     assert told.code == 0, told.stderr
     assert "winner: " in told.said
     refused(invoke("train", "matrix", tmp_path / "no.yaml", "--out", tmp_path / "n", cwd=place), 5, "cannot be read")
+
+
+def test_eval_answers_values_at_which_nothing_can_be_sampled(place, model):
+    asked = ("eval", "--admitted", "sums:test", "--model", model, "--max-tokens", 4)
+    refused(invoke(*asked, "--temperature", "inf", cwd=place), 2, "finite")
+    assert invoke(*asked, "--seed", "-1", cwd=place).code == 2
+    assert invoke(*asked, "--seed", 2**64, cwd=place).code == 2
+    refused(invoke(*asked[:-1], 10**11, cwd=place), 1, "not enough memory", "--max-tokens")
+    refused(invoke(*asked, "--temperature", 1, "--k", 10**9, cwd=place), 1, "not enough memory", "--k")
+
+
+def test_a_column_of_conversations_names_no_domains(place, model):
+    asked = ("eval", "--admitted", "chats:train", "--model", model, "--domain-column", "messages")
+    refused(invoke(*asked, cwd=place), 2, "a domain is a word")
+
+
+def test_a_value_that_is_empty_is_shown(place, model):
+    refused(invoke("eval", "--admitted", "", "--model", model, cwd=place), 2, "seen: ''")
+
+
+def test_a_checkpoint_that_was_changed_is_not_measured_as_its_run(place, model, tmp_path):
+    trained = ("train", "sft", "--admitted", "chats:train", "--model", model, "--out", tmp_path / "run")
+    assert invoke(*trained, "--set", "max_steps=1", "--json", cwd=place).code == 0
+    (weights,) = (tmp_path / "run").rglob("adapter_model.safetensors")
+    asked = ("eval", "--admitted", "chats:train", "--model")
+    assert invoke(*asked, tmp_path / "run", cwd=place).code == 0
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    for folder in (tmp_path / "run", weights.parent):
+        refused(invoke(*asked, folder, cwd=place), 5, "a checkpoint is damaged", weights.name)

@@ -120,7 +120,8 @@ def test_rollouts_say_what_waits(capsys, seven):
      ("memory --model tiny --set lora_target_modules=q_porj", 2, "q_porj"),
      ("compute --model tiny --tokens -1", 2, "positive"), ("compute --model tiny --tokens 1e9 --mfu 30", 2, "share"),
      ("rollouts --model tiny --tokens 90 --max-tokens 64", 2, "above the limit"),
-     ("compute --model tiny --tokens nan", 2, "positive")],
+     ("compute --model tiny --tokens nan", 2, "positive"),
+     ("memory --model tiny --set sharding=fsdp2", 4, "not predicted where weights are spread over processes")],
 )  # fmt: skip
 def test_errors_have_three_parts(line, code, text):
     ran = subprocess.run(

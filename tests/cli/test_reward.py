@@ -148,3 +148,18 @@ def test_unscored_completions_are_told(folder):
     write(folder / "some.jsonl", rows)
     told = invoke("reward", "curve", "some.jsonl", "--n", "4", cwd=folder)
     assert "1 completions without a score left out" in told.said
+
+
+def test_a_reward_model_is_exported_by_the_command_of_all_models(folder):
+    done = invoke("export", "rm", "--out", "whole", cwd=folder)
+    assert done.code == 0, done.stderr
+    assert "read back by transformers" in done.said
+    scored = [
+        invoke("reward", "score", "chats.jsonl", "--model", model, "--out", f"by-{model}.jsonl", cwd=folder)
+        for model in ("rm", "whole")
+    ]
+    assert [outcome.code for outcome in scored] == [0, 0]
+    ours, theirs = ([row["reward"] for row in lines(folder / f"by-{model}.jsonl")] for model in ("rm", "whole"))
+    assert theirs == pytest.approx(ours, abs=1e-5)
+    refused(invoke("export", "rm", "--out", "half", "--dtype", "bfloat16", cwd=folder), 2, "float32", "--dtype")
+    assert invoke("reward", "export", "--model", "rm", "--out", "x", cwd=folder).code == 2

@@ -211,6 +211,12 @@ def test_what_cannot_be_told_is_an_error_with_the_columns_seen():
         detect(["instruction", "output", "prompt", "completion"])
     with pytest.raises(BadInputError, match="no known layout"):
         detect(["body", "title"])
+    with pytest.raises(BadInputError, match="next: name the text with --text-column COLUMN, or rename .*alpaca"):
+        detect(["body", "title"])
+    with pytest.raises(BadInputError, match="lpt data pairs --responses .*one of: preference") as found:
+        detect(["question", "model_a", "model_b"], "preference")
+    assert "alpaca" not in found.value.next
+    assert "--text-column" not in found.value.next
     with pytest.raises(BadInputError, match="no rlvr records"):
         detect(["messages"], "rlvr")
     with pytest.raises(UsageError, match="did you mean sharegpt"):
@@ -267,3 +273,14 @@ def test_the_text_under_each_key(tmp_path):
     said = {key: next(data.texts(key)).texts.to_pylist()[0] for key in ("text", "prompt", "response", "id", "row")}
     assert said.pop("row").startswith('{"messages":[{"content":"s","role":"system"}')
     assert said == {"text": "s\nq1\na1\nq2\na2", "prompt": "q1\na1\nq2", "response": "a2", "id": "x"}
+
+
+def test_a_file_of_another_layout_is_named(tmp_path):
+    """The first file settles the layout; the second is no broken one but one of another kind."""
+    (tmp_path / "a.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
+    (tmp_path / "b.jsonl").write_text('{"instruction": "say one", "output": "one"}\n')
+    (tmp_path / "c.jsonl").write_text('{"question": "1 + 1?", "answer": 5}\n')
+    with pytest.raises(BadInputError, match="it looks like alpaca, and was read as gsm8k .*lpt data mix"):
+        list(Dataset.open([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")], kind="sft").records())
+    with pytest.raises(BadInputError, match=r"choose another layout with --layout \(it was read as gsm8k\)"):
+        list(Dataset.open([str(tmp_path / "c.jsonl")], kind="sft").records())

@@ -6,10 +6,12 @@ import orjson
 import pytest
 
 from lpt_data.admit import admit
-from lpt_data.config import SplitConfig
+from lpt_data.config import DedupConfig, SplitConfig
 from lpt_data.dataset import Dataset
+from lpt_data.dedup import decide
 from lpt_data.lineage import identify
 from lpt_data.split import split
+from lpt_data.stage import run_stage
 from manifests.canon import record_id
 from manifests.catalog import Catalog
 from manifests.why import why
@@ -40,3 +42,20 @@ def test_the_id_is_the_canonical_one(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(orjson.dumps({"text": "one"}))
     data = Dataset.open([str(tmp_path / "a.jsonl")])
     assert next(data.identified())[3] == record_id("text", {"text": "one"})
+
+
+def test_the_same_work_into_a_second_file_stands_once_behind_an_admission(tmp_path):
+    """Both files have the same bytes, so an admission of either could be traced to two records of one stage."""
+    catalog, raw = Catalog.open(tmp_path / ".lpt"), tmp_path / "raw.jsonl"
+    raw.write_bytes(b"".join(orjson.dumps({"text": f"text number {n}"}) + b"\n" for n in (*range(9), 3)))
+    for name in ("first", "second"):
+        run_stage(
+            "dedup", Dataset.open([str(raw)]), DedupConfig(), decide, output=tmp_path / f"{name}.jsonl", catalog=catalog
+        )
+    split(Dataset.open([str(tmp_path / "first.jsonl")]), SplitConfig(test=2), out=tmp_path / "out", catalog=catalog)
+    files = {name: [str(tmp_path / "out" / f"{name}.jsonl")] for name in ("train", "test")}
+    body = admit("set", "text", files, catalog=catalog).to_json()
+    manifest = next(found for _, found in catalog.find("lpt.admission/1"))
+    assert [flow["stage"] for flow in manifest["funnel"]][:2] == ["dedup", "split"]
+    assert len(manifest["stages"]) == 2
+    assert body["verdict"] in ("accept", "tune")

@@ -47,6 +47,10 @@ BITS = (
         "yes",
         "(b)",
         "no .",
+        "\u2019",
+        "\u201cso\u201d",
+        "3\u20144",
+        "\u2013",
     ),
     *("\0", "\x08", "\x0b", "\x1f", "\x7f", "\x85", "\xa0", "\ufffd", "\u3000", "\u200b", "\ufeff", "\n\n", "\t", "\r"),
     *(
@@ -251,8 +255,11 @@ CASES = [("text", "text"), ("messages", "sft"), ("gsm8k", "sft"), ("gsm8k", "rlv
 
 
 @pytest.mark.parametrize(("layout", "contract"), CASES)
-def test_an_audit_of_a_large_file_says_what_it_says_of_its_parts_read_row_by_row(tmp_path, layout, contract):
-    rows = _hostile(layout, 1_300_000)  # over the size from which on kernels are used
+def test_an_audit_of_a_large_file_says_what_it_says_of_its_parts_read_row_by_row(
+    tmp_path, layout, contract, monkeypatch
+):
+    monkeypatch.setattr("lpt_data.dataset.MANY_RECORDS", 1_200_000)
+    rows = _hostile(layout, 1_300_000)  # the parts are too small for a look at lines as columns
     (tmp_path / "large.jsonl").write_bytes(b"\n".join(rows))
     cut = len(rows) // 2
     (tmp_path / "parts").mkdir()
@@ -282,7 +289,8 @@ def test_an_audit_of_a_large_file_says_what_it_says_of_its_parts_read_row_by_row
     assert large[1] == found
 
 
-def test_parquet_of_one_shape_is_plain_too(tmp_path):
+def test_parquet_of_one_shape_is_plain_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("lpt_data.dataset.MANY_RECORDS", 1)
     rows = [{"prompt": f"What is {i}?", "chosen": "a" * 30, "rejected": f"b{i}"} for i in range(40_000)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "pairs.parquet", compression="none", use_dictionary=False)
     data = Dataset.open([str(tmp_path / "pairs.parquet")], kind="preference")

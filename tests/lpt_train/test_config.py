@@ -43,6 +43,10 @@ def test_text_becomes_the_type_of_the_field():
     assert (made.packing, made.run.max_steps, made.lora.lora_dropout, made.model) == (True, 100, 0.0, "7")
 
 
+def test_a_seed_keeps_all_its_digits():
+    assert from_mapping(SFTConfig, {"seed": "9007199254740993"}).run.seed == 2**53 + 1
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -66,6 +70,8 @@ def test_text_becomes_the_type_of_the_field():
         {"adam_beta2": "nan"},
         {"adam_epsilon": -1},
         {"num_train_epochs": 0},
+        {"num_train_epochs": "nan", "max_steps": 5},
+        {"num_train_epochs": -1, "max_steps": 5},
         {"lora_r": 0},
         {"lora_dropout": 1},
         {"per_device_train_batch_size": 0},

@@ -18,11 +18,11 @@ from lpt_data.schedule_mix import schedule_path
 from lpt_train.admitted import AdmittedSplit, load_split
 from lpt_train.checkpoint_folders import latest
 from lpt_train.config import SFTConfig, from_mapping
-from lpt_train.data_order import Scheduled, Shuffled, data_order
+from lpt_train.data_order import Scheduled, Shuffled, data_order, shuffled
 from lpt_train.packing import Row
 from lpt_train.sft import train
 from manifests.catalog import Catalog
-from manifests.errors import BadInputError, RefusedError
+from manifests.errors import BadInputError, RefusedError, UsageError
 
 RATES = {"type": "wsd", "warmup": 0.25, "decay": 0.5}
 FLAT = {"type": "constant", "warmup": 0.0, "decay": 0.0}
@@ -200,3 +200,9 @@ def test_a_file_that_is_no_schedule(mixed):
     schedule_path(place / "mixed.jsonl").write_text("{}")
     with pytest.raises(BadInputError, match="beside a file is none"):
         admit("mixed", "sft", {"train": [str(place / "mixed.jsonl")]}, catalog=catalog)
+
+
+def test_a_step_of_more_rows_than_there_is_room_for_is_refused():
+    config = from_mapping(SFTConfig, {"per_device_train_batch_size": 10**11, "max_steps": 1})
+    with pytest.raises(UsageError, match="more rows than a machine can hold"):
+        shuffled([0, 1], config)

@@ -258,8 +258,13 @@ def test_bad_input(tiny, run, tmp_path):
     reward = tmp_path / "reward"
     reward.mkdir()
     (reward / "adapter_config.json").write_text('{"base_model_name_or_path": "x", "task_type": "SEQ_CLS"}')
-    with pytest.raises(UsageError, match="reward model"):
-        export(str(reward), tmp_path / "o", merge=True)
+    for options in (
+        {"dtype": "bfloat16"},
+        {"tolerance": 0.1},
+        {"split": load_unadmitted(tmp_path / "chats.jsonl", "sft")},
+    ):
+        with pytest.raises(UsageError, match="a reward model is written in float32"):
+            export(str(reward), tmp_path / "o", **options)
     checkpoint = latest(run / "checkpoints")
     weights = load_file(checkpoint / "adapter_model.safetensors")
     save_file({name: value + 1 for name, value in weights.items()}, checkpoint / "adapter_model.safetensors")
@@ -290,3 +295,16 @@ def test_rows_to_measure_on(tiny, tmp_path, renderer):
     )
     with pytest.raises(RefusedError, match="end in an answer"):
         split_rows(rlvr, Renderer(load_tokenizer(str(tiny))))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '"done"'])
+@pytest.mark.parametrize("name", ["run.json", "generation_config.json"])
+def test_a_damaged_file_beside_the_weights_is_told(tiny, sft_split, tmp_path, name, text):
+    base = shutil.copytree(tiny, tmp_path / "base")
+    run = trained(base, sft_split, tmp_path / "run")
+    ((run if name == "run.json" else base) / name).write_text(text)
+    with pytest.raises(BadInputError, match="cannot be read") as error:
+        export(str(run), tmp_path / "out")
+    assert name in str(error.value)
+    assert error.value.next
+    assert not (tmp_path / "out").exists()

@@ -23,6 +23,7 @@ from lpt_train.models import (
     placement,
     resolve,
 )
+from lpt_train.plan.shape import read_shape
 from lpt_train.tiny import PAD, START, STOP, byte_tokenizer, make_tiny
 from manifests.errors import BadInputError, RefusedError, UsageError
 
@@ -91,6 +92,70 @@ def test_weights_that_are_not_finite_are_refused(tiny, tmp_path):
     with pytest.raises(BadInputError, match="not finite") as error:
         load_model(str(broken))
     assert "model.norm.weight" in str(error.value)
+
+
+def _changed(tiny: Path, folder: Path, change) -> Path:
+    shutil.copytree(tiny, folder)
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_weights_that_are_missing_are_not_made_up(tiny, tmp_path):
+    gone = "model.layers.1.mlp.up_proj.weight"
+    folder = _changed(tiny, tmp_path / "less", lambda weights: weights.pop(gone))
+    with pytest.raises(BadInputError, match="not those that its configuration describes") as error:
+        load_model(str(folder))
+    assert f"1 missing: {gone}" in str(error.value)
+
+
+def test_a_head_that_the_config_says_is_not_the_embedding_has_to_be_there(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "untied")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    with pytest.raises(BadInputError, match="configuration describes") as error:
+        load_model(str(folder))
+    assert "lm_head.weight" in str(error.value)
+
+
+def test_weights_of_another_shape_or_of_more_layers_are_refused(tiny, tmp_path):
+    name = "model.layers.0.self_attn.q_proj.weight"
+    narrow = _changed(tiny, tmp_path / "narrow", lambda w: w.update({name: w[name][:, :16].clone()}))
+    with pytest.raises(BadInputError, match="configuration describes") as error:
+        load_model(str(narrow))
+    assert f"1 of another shape: {name}" in str(error.value)
+    more = _changed(tiny, tmp_path / "more", lambda w: w.update({"model.layers.2.norm.weight": torch.ones(2)}))
+    with pytest.raises(BadInputError, match="configuration describes") as error:
+        load_model(str(more))
+    assert "1 without a place in the model: model.layers.2.norm.weight" in str(error.value)
+
+
+def test_a_head_of_another_task_beside_the_decoder_is_left(tiny, tmp_path):
+    valued = _changed(tiny, tmp_path / "valued", lambda w: w.update({"v_head.summary.weight": torch.ones(1, 32)}))
+    load_model(str(valued))
+
+
+@pytest.mark.parametrize("change", ["less", "more"])
+def test_an_adapter_with_other_tensors_than_it_says_is_refused(tiny, tmp_path, change):
+    attach(load_model(str(tiny)), Lora(lora_r=4)).save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    path = tmp_path / "adapter" / "adapter_model.safetensors"
+    weights = load_file(path)
+    name = sorted(weights)[0]
+    tensor = weights[name] if change == "more" else weights.pop(name)
+    if change == "more":
+        weights[name.replace("layers.0", "layers.7")] = tensor.clone()
+    save_file(weights, path)
+    with pytest.raises(BadInputError, match="configuration describes") as error:
+        load_model(str(tmp_path / "adapter"))
+    assert "layers.7" in str(error.value) if change == "more" else name in str(error.value)
+
+
+def test_a_folder_without_its_tokenizer_is_refused_and_none_is_made_up(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "mute")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(BadInputError, match="no vocabulary"):
+        load_tokenizer(str(folder))
 
 
 @pytest.mark.parametrize("model", ["/no/such/folder", "./none", "a/b/c", "missing.gguf"])
@@ -173,6 +238,29 @@ def test_an_adapter_that_names_no_base_is_bad_input(tmp_path, text):
     for load in (load_model, load_tokenizer):
         with pytest.raises(BadInputError, match="does not say what it was trained on"):
             load(str(tmp_path))
+
+
+def test_an_adapter_over_other_weights_than_it_was_trained_over_is_refused(tiny, tmp_path):
+    base = _changed(tiny, tmp_path / "base", lambda weights: None)
+    adapter = tmp_path / "adapter"
+    attach(load_model(str(base)), Lora(lora_r=2)).save_pretrained(adapter, save_embedding_layers=False)
+    (adapter / "lpt.json").write_text(json.dumps({"model": {"name": str(base), "digest": model_digest(base)}}))
+    load_model(str(adapter))
+    weights = load_file(base / "model.safetensors")
+    weights["model.norm.weight"] += 1
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RefusedError, match="not those that it was trained over"):
+        load_model(str(adapter))
+
+
+def test_adapters_that_are_each_others_base_are_bad_input(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder, base in ((one, other), (other, one)):
+        folder.mkdir()
+        (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    for load in (load_model, load_tokenizer, model_digest, read_shape):
+        with pytest.raises(BadInputError, match="its own base"):
+            load(str(one))
 
 
 def test_an_adapter_may_lie_just_below_the_root(monkeypatch):

@@ -72,8 +72,8 @@ GUARDED = {
 }
 GUARD = {
     "use_peft": False, "spike_guard": True, "spike_factor": 4, "spike_window": 8, "learning_rate": 1e-2,
-    "max_steps": 28, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "save_steps": 6,
-    "eval_steps": 0,
+    "max_steps": 28, "max_length": 512, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1,
+    "save_steps": 6, "eval_steps": 0,
 }  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def odd_rows(steps: tuple[int, ...]) -> list[dict]:
     """Conversations that are answered alike, but for the second row of those steps."""
     rows = [{"messages": chat(f"say {n}", "yes")} for n in range(64)]
     for step in steps:
-        rows[int(epoch_order(64, 42, 0)[2 * step + 1])]["messages"] = chat("say", "\xff\xfe\xfd" * 40)
+        rows[int(epoch_order(64, 42, 0)[2 * step + 1])]["messages"] = chat(f"step {step}", "\xff\xfe\xfd" * 40)
     return rows
 
 

@@ -18,9 +18,9 @@ import lpt_train.checkpoint
 from lpt_train.admitted import load_split, load_unadmitted
 from lpt_train.checkpoint import read_provenance
 from lpt_train.checkpoint_folders import latest
+from lpt_train.export import export
 from lpt_train.models import load_tokenizer
 from lpt_train.packing import epoch_order, units_at
-from lpt_train.reward_export import export_reward
 from lpt_train.reward_head import has_reward_head
 from lpt_train.reward_model import load_reward_model
 from lpt_train.reward_scores import RewardModel
@@ -57,7 +57,8 @@ def learned(tiny, tmp_path_factory):
 def test_an_export_is_recorded_and_none_is_made_of_a_damaged_checkpoint(tiny, pairs, tmp_path):
     catalog = Catalog.open(tmp_path / ".lpt")
     result, _ = run(tiny, pairs, tmp_path / "run", max_steps=1, lora_r=2, catalog=catalog)
-    made = export_reward(str(tmp_path / "run"), tmp_path / "whole", catalog=catalog)
+    made = export(str(tmp_path / "run"), tmp_path / "whole", catalog=catalog)
+    assert made.notes == ["this export is marked: it was trained on data that was not admitted"]
     ((name, body),) = catalog.find("lpt.export/1")
     assert (made.object_id, body["digest"]) == (name, made.body["digest"])
     assert (body["run_id"], body["checkpoint_sha256"]) == (result.run_id, result.body["checkpoint"]["sha256"])
@@ -67,7 +68,7 @@ def test_an_export_is_recorded_and_none_is_made_of_a_damaged_checkpoint(tiny, pa
     spoiled[-3] ^= 1  # still a number
     weights.write_bytes(spoiled)
     with pytest.raises(BadInputError, match="a checkpoint is damaged"):
-        export_reward(str(tmp_path / "run"), tmp_path / "again", catalog=catalog)
+        export(str(tmp_path / "run"), tmp_path / "again", catalog=catalog)
     assert not (tmp_path / "again").exists()
     assert not list(tmp_path.glob(".tmp*"))
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lpt_train.reward_pages import write_reliability_page
+from lpt_train.reward_pages import reliability, write_reliability_page
 from lpt_train.reward_report import measures
 from manifests.intervals import wilson
 
@@ -50,3 +50,18 @@ def test_the_page_says_what_its_bars_are_over(tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert "40 pairs of 20 prompts" in page
     assert "bars are over pairs" in page
+    assert "↑ share of pairs it has right" in page
+    assert "in the right order (95 % " in page
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "low", "longer", "said"),
+    [
+        (0.55, 0.48, 0.5, "no better than chance can be."),
+        (0.6, 0.55, 0.35, "better than chance, and no better than length alone, which has 65.0%."),
+        (0.7, 0.65, 0.6, "better than chance; length alone has 60.0%."),
+    ],
+)
+def test_what_the_pairs_say_in_one_sentence(accuracy, low, longer, said):
+    body = {"accuracy": accuracy, "accuracy_low": low, "accuracy_high": 0.9, "length": {"longer_is_chosen": longer}}
+    assert reliability(body).endswith(said)

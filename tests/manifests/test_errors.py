@@ -34,6 +34,11 @@ def test_a_seen_value_is_shortened():
     assert len(str(BadInputError("x", seen="y" * 1_000_000))) < 3000
 
 
+def test_an_empty_value_is_shown_and_one_that_is_not_given_is_not():
+    assert str(UsageError("w", seen="", next="n")) == "w\n  seen: ''\n  next: n"
+    assert str(UsageError("w", next="n")) == "w\n  next: n"
+
+
 def test_errors_cross_process_borders_whole():
     error = RecordError("bad", reason="wrong_type", field="messages[0].role", seen=3, next="fix it")
     again = pickle.loads(pickle.dumps(error))

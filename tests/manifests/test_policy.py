@@ -21,7 +21,7 @@ from manifests.policy import (
     parse_policy,
     verdict_of,
 )
-from manifests.policy_yaml import shipped
+from manifests.policy_yaml import parse, shipped
 
 LE = Rule("rate", tune=Bound("<=", 0.01), reject=Bound("<=", 0.05), required=True, next="lpt …")
 
@@ -214,3 +214,10 @@ def test_a_policy_that_requires_nothing_is_refused(tmp_path, checks):
     with pytest.raises(UsageError, match="requires no check") as refused:
         load_policy(tmp_path / "mine.yaml", "sft")
     assert "required: true" in refused.value.next
+
+
+@pytest.mark.parametrize("text", ["[" * 5000 + "]" * 5000, "a: " + "{b: " * 200 + "1" + "}" * 200, "a: 2026-99-99"])
+def test_yaml_that_is_too_deep_or_no_date_is_bad_input(text):
+    with pytest.raises(BadInputError, match="not YAML") as error:
+        parse(text, "x", ["a"])
+    assert error.value.next

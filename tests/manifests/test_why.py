@@ -165,6 +165,20 @@ def test_a_row_that_was_kept_says_so(history):
     assert why(history.catalog, ident("unrelated")).fate == "kept"  # admitted, and no stage saw it
 
 
+def test_the_runs_that_trained_on_a_row_are_named(history):
+    split = next(step.stage for step in why(history.catalog, f"{history.raw}:1").steps if step.what == "admitted")
+    run = {"type": "lpt.run/1", "run_id": "sft-1", "split": split, "status": "stopped"}
+    history.catalog.put(run)
+    history.catalog.put(run | {"status": "done"})  # the same run, resumed
+    history.catalog.put(run | {"run_id": "sft-2", "split": "others@1:train"})
+    answer = why(history.catalog, f"{history.raw}:1")
+    assert answer.runs == [f"sft-1 ({split})"]
+    assert f"  trained on by sft-1 ({split})" in str(answer).splitlines()
+    removed = why(history.catalog, f"{history.raw}:2")
+    assert removed.fate == "removed"
+    assert removed.runs == []
+
+
 def test_a_quarantined_row_says_so(history):
     answer = why(history.catalog, f"{history.raw}:6")
     assert (answer.fate, answer.steps[-1].reason) == ("quarantined", "invalid_json")

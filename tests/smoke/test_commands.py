@@ -125,7 +125,6 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
         {"completions", "prompts_sampled", "not_scored", "split", "sha256", "object"},
     ),
     "reward curve": ("drawn.jsonl --out curve.html", {"points", "peak", "loss", "over_optimised", "left_out"}),
-    "reward export": ("--model runs/rm --out rm", {"path", "digest", "padding", "largest_difference", "tainted"}),
     "why": ("problems.jsonl:1", set()),
     "catalog rebuild": ("", {"catalog", "objects", "head"}),
     "sql": ("@runs", {"columns", "rows"}),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
+import unicodedata
 
+import numpy as np
 import pytest
 from ftfy.badness import MOJIBAKE_CATEGORIES
 
+from lpt_data.clean import marks, measure, words
 from lpt_data.clean.measure import as_bytes, tidied
 from lpt_data.clean.outcome import KEEP, Document
 from lpt_data.clean.table import RULES
@@ -68,7 +72,7 @@ USUAL = [
 @pytest.mark.parametrize("text", USUAL)
 def test_usual_text_is_asked_of_few_rules(text):
     asked = {name for name, rule in MARKED.items() if Document(text).marks & rule.marks}
-    assert asked <= {"unicode.nfc"}
+    assert not asked
 
 
 def slowly(text: str) -> str:
@@ -87,3 +91,58 @@ def test_white_space_in_one_pass_is_white_space_step_by_step():
     for _ in range(5000):
         text = "".join(rng.choices("ab \t\n\n\r\u3000é\f", k=rng.randrange(24)))
         assert tidied(as_bytes(text)).tobytes().decode() == slowly(text), repr(text)
+
+
+def _bytes(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def test_windows_find_what_a_look_at_every_byte_finds():
+    rng = random.Random(3)
+    for text in texts(2, 6_000):
+        text = "".join(part + "x" * rng.choice([0, 0, 1, 7, 40, 50]) for part in re.split("( )", text)) * 2
+        assert marks._marks(_bytes(text), marks._KINDS, True) == marks._marks(_bytes(text), marks._KINDS, False), text
+
+
+@pytest.mark.parametrize("number", ["1" * 70 + "-2345", "212-555-1234", "4" + "1" * 15, "GB29NWBK60161331926819"])
+@pytest.mark.parametrize("at", range(40, 70))
+def test_a_number_across_the_end_of_the_windows_is_seen(number, at):
+    for behind in ("", " " + "z" * 30):
+        data = _bytes("y" * (at - 1) + " " + number + behind)
+        assert marks._marks(data, marks._KINDS, True) == marks._marks(data, marks._KINDS, False) != 0
+
+
+def test_what_nfc_may_change_or_join_is_marked():
+    """Every code point that is no letter by itself in NFC, has a combining class, or is the second of a pair."""
+    seconds = {chr(v) for v in range(0x1161, 0x1176)} | {chr(t) for t in range(0x11A8, 0x11C3)}  # of Hangul syllables
+    for char in map(chr, range(0x110000)):
+        parts = unicodedata.decomposition(char).split()
+        if len(parts) == 2 and not parts[0].startswith("<"):
+            seconds.add(chr(int(parts[1], 16)))
+    for char in (chr(code) for code in range(0x80, 0x110000) if not 0xD800 <= code < 0xE000):
+        if char in seconds or unicodedata.combining(char) or not unicodedata.is_normalized("NFC", char):
+            assert marks.marks(_bytes("a" + char)) & marks.UNCOMPOSED, hex(ord(char))
+
+
+def test_the_words_of_a_text_are_those_of_its_lines():
+    """Lines are short enough to be read byte by byte, the text is read by windows."""
+    rng = random.Random(4)
+    spaces = [" ", " ", " ", "  ", "\t", "\x1c", "\v", "\r", "\u3000", "\x85"]
+    odd = ["the", "to", "be-of", "{x}", "#1", "...", "a...", "....b", "end.", "\u2026", "\u2022", "- x", "é", "中文字",
+           "ภาษา", "x" * 9, "word" * 4, "and/that", "1st", "_", "'have'", "w\u0130th", "with"]  # fmt: skip
+    for _ in range(1_500):
+        lines = []
+        for _ in range(rng.randrange(1, 12)):
+            line = "".join(rng.choice(odd) + rng.choice(spaces) for _ in range(rng.randrange(0, 9)))
+            lines.append(line.encode()[:60].decode("utf-8", "ignore"))
+        text = "\n".join(lines)
+        facts, hashes, sizes = measure.measure(_bytes(text))
+        each = [measure.measure(_bytes(line)) for line in lines]
+        assert hashes.tolist() == [word for one in each for word in one[1].tolist()], text
+        assert sizes.tolist() == [size for one in each for size in one[2].tolist()]
+        for name in ("word_chars", "hashes", "ellipses", "lines", "bullet_lines", "ellipsis_lines", "terminal_lines",
+                     "short_lines", "sentences", "curly_brackets", "unspaced_words"):  # fmt: skip
+            assert getattr(facts, name) == sum(getattr(one[0], name) for one in each), (name, text)
+        assert facts.chars == len(text)
+        assert facts.line_feeds == len(lines) - 1
+        assert facts.stop_words == len(set(re.findall(r"[^\W\d_]+", text.lower())) & set(words.STOP_WORDS))

@@ -53,10 +53,12 @@ def test_a_verifier_that_raises_on_a_wrong_answer_is_named_not_passed():
             return 0.0
 
     record = {"prompt": [{"role": "user", "content": "q"}], "answer": "7", "verifier": "fragile"}
-    results = judge(_batch(record), {"fragile": Fragile()}, {})[0].results
-    assert results["rlvr.verifier.empty_accepted_share"] == "empty completion: raises IndexError: empty"
-    assert results["rlvr.verifier.wrong_accepted_share"] is None
-    assert "rlvr.verifier.gold_rejected_share" not in results  # it cannot write a completion, so it was not asked
+    found = judge(_batch(record), {"fragile": Fragile()}, {})
+    faults = {check: detail for _, check, detail in found.faults}
+    assert faults["rlvr.verifier.empty_accepted_share"] == "empty completion: raises IndexError: empty"
+    assert "rlvr.verifier.wrong_accepted_share" not in faults
+    assert found.asked["rlvr.verifier.wrong_accepted_share"] == 1
+    assert "rlvr.verifier.gold_rejected_share" not in found.asked  # it cannot write a completion: not asked
 
 
 def test_what_hangs_on_the_answer_alone_is_asked_once_and_each_prompt_is_scored():
@@ -76,15 +78,62 @@ def test_what_hangs_on_the_answer_alone_is_asked_once_and_each_prompt_is_scored(
 
     known = {}
     first = [record("a", "7"), record("say 7", "7"), record("b", "x")]
-    told = [row.results for row in judge(_batch(*first), {"counting": Counting()}, known)]
-    later = judge(_batch(record("c", "7")), {"counting": Counting()}, known)[0].results
+    told = judge(_batch(*first), {"counting": Counting()}, known)
+    later = judge(_batch(record("c", "7")), {"counting": Counting()}, known)
     assert [call for call in calls if call[0] == "parse_gold"] == [("parse_gold", "7"), ("parse_gold", "x")]
     assert [call for call in calls if call[0] in ("a", "say 7", "b", "c")] == [("a", "7"), ("say 7", "7"), ("c", "7")]
     echo = "rlvr.verifier.echo_accepted_share"
-    assert [row.get(echo) for row in told] == [None, "prompt repeated as the answer: scores 1", None]
-    assert echo not in told[2]
-    assert told[2]["rlvr.gold.unparsed_share"] == "counting cannot read 'x'"
-    assert later == told[0]
+    assert told.faults == [
+        (1, echo, "prompt repeated as the answer: scores 1"),
+        (2, "rlvr.gold.unparsed_share", "counting cannot read 'x'"),
+    ]
+    assert told.asked[echo] == 2
+    assert told.asked["rlvr.gold.unparsed_share"] == 3
+    assert later.faults == []
+    assert later.asked == {check: 1 for check in told.asked}
+
+
+def test_rows_of_a_verifier_that_is_not_given_are_counted_and_the_others_judged():
+    class Kind:
+        def parse_gold(self, answer):
+            return True
+
+        def score(self, completion, answer):
+            return float(completion == answer)
+
+    rows = [("7", "kind"), ("8", "other"), ("9", None), ("echo", "kind")]
+    records = [
+        {"prompt": [{"role": "user", "content": "echo"}], "answer": answer, "verifier": name} for answer, name in rows
+    ]
+    found = judge(_batch(*records), {"kind": Kind()}, {})
+    assert found.missing == {"other": 1, "(no verifier named)": 1}
+    assert found.faults == [(3, "rlvr.verifier.echo_accepted_share", "prompt repeated as the answer: scores 1")]
+    assert set(found.asked.values()) == {2}
+
+
+def test_a_prompt_that_the_verifier_says_it_cannot_pay_is_not_sent_and_counts_as_tested():
+    scored = []
+
+    class Looking:
+        def parse_gold(self, answer):
+            return True
+
+        def score(self, completion, answer):
+            scored.append(completion)
+            return float(self.may_pay(completion, answer) and completion.endswith(answer))
+
+        def may_pay(self, completion, answer):
+            return answer in completion
+
+    prompts = ["is it 7", "no number", "7 it is"]
+    records = [
+        {"prompt": [{"role": "user", "content": text}], "answer": "7", "verifier": "looking"} for text in prompts
+    ]
+    found = judge(_batch(*records), {"looking": Looking()}, {})
+    assert [text for text in scored if text in prompts] == ["is it 7", "7 it is"]
+    echo = "rlvr.verifier.echo_accepted_share"
+    assert found.faults == [(0, echo, "prompt repeated as the answer: scores 1")]
+    assert found.asked[echo] == 3
 
 
 def test_could_not_score_is_no_acceptance():
@@ -99,9 +148,9 @@ def test_could_not_score_is_no_acceptance():
             return answer
 
     record = {"prompt": [{"role": "user", "content": "q"}], "answer": "7", "verifier": "unsure"}
-    results = judge(_batch(record), {"unsure": Unsure()}, {})[0].results
-    assert results["rlvr.verifier.wrong_accepted_share"] is None
-    assert results["rlvr.verifier.gold_rejected_share"] == "gold scores None on itself"
+    found = judge(_batch(record), {"unsure": Unsure()}, {})
+    assert found.faults == [(0, "rlvr.verifier.gold_rejected_share", "gold scores None on itself")]
+    assert found.asked["rlvr.verifier.wrong_accepted_share"] == 1
 
 
 def test_countdown_and_integer_rows_pass_the_verifiers_that_will_score_them(tmp_path: Path):

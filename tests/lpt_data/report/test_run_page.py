@@ -51,6 +51,12 @@ def test_curves_are_the_metrics_and_what_is_measured_lies_beside_its_name(tmp_pa
     assert story_of(None, str(made / "run.json")) == story
     page = rendered(story, "html").decode()
     assert page.count("<polyline") == 3
+    assert page.count("dots") - page.count(".dots") == 3  # few measurements are marked as what they are
+    axes = re.search(r'<div class="upright n">(.*?)</div>.*?<div class="axis n">(.*?)</div>', page, re.DOTALL)
+    assert [re.findall(r"<span>(.*?)</span>", axis) for axis in axes.groups()] == [
+        ["4", "2.25", "0.5"],
+        ["0", "step", "5"],
+    ]
     assert page.count('class="mark"') == 1  # the steps of the gradient norm end before it
     assert "chats@1:train" in page
     assert rendered(story, "md").decode().startswith("# sft-1\n")

@@ -100,3 +100,22 @@ def test_what_is_not_known_is_refused(tmp_path, config, seen):
 def test_planning_loads_no_torch():
     code = "import sys; import lpt_train.plan.ladder, lpt_train.plan.shape; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"hidden_size": -48}, {"hidden_size": "48"}, {"vocab_size": 130.5}, {"num_attention_heads": 0},
+     {"num_attention_heads": True}, {"num_key_value_heads": 7}, {"num_hidden_layers": 10**6}, {"hidden_size": 10**12},
+     {"head_dim": -8}, {"intermediate_size": None}, {"num_attention_heads": 96}],
+)  # fmt: skip
+def test_sizes_that_no_model_has_are_refused(wrong):
+    with pytest.raises(BadInputError, match="does not tell the shape") as error:
+        shape_of({"model_type": "llama", **SMALL, **wrong}, "a model")
+    assert "a model" in str(error.value)
+    assert error.value.next
+
+
+def test_a_window_is_a_size_too():
+    assert shape_of({"model_type": "mistral", **SMALL, "sliding_window": 64}).window == 64
+    with pytest.raises(BadInputError, match="does not tell the shape"):
+        shape_of({"model_type": "mistral", **SMALL, "sliding_window": -1})

@@ -177,6 +177,29 @@ def test_integer_gold_that_is_no_integer_is_unscorable_and_never_paid(text):
     assert integer.wrong_completion(text) is None
 
 
+MADE_OF_NUMBERS = st.lists(
+    st.sampled_from(
+        ["7", "72", "1,072", "1072", "0.5", ".0", "72.0", "144/2", r"\frac{144}{2}", r"\boxed{1{,}072}", "h2o", "1e3",
+         "-", "\u2212", "$", "%", ",", ".", "/", " ", " ", "\n", "\t", "####", "<answer>", "</answer>", "x" * 70, "٣"]
+    ),
+    max_size=24,
+).map("".join)  # fmt: skip
+
+
+@given(MADE_OF_NUMBERS)
+@settings(max_examples=300, deadline=None)
+def test_the_last_number_is_the_last_of_all_wherever_the_search_begins(text):
+    every = [integer._value(text, match) for match in integer._NUMBER.finditer(text)]
+    assert integer.last_number(text) == (every[-1] if every else None)
+
+
+@given(MADE_OF_NUMBERS, st.sampled_from([0, 7, -7, 72, 1072, -1072, 2, 144, 5]))
+@settings(max_examples=500, deadline=None)
+def test_a_completion_that_cannot_say_the_gold_does_not_say_it(text, gold):
+    assert integer.score(text, str(gold)) == float(integer.read_number(text) == gold)
+    assert integer.may_pay(text, str(gold)) or integer.read_number(text) != gold
+
+
 @given(st.integers(-(10**9), 10**9))
 @settings(max_examples=100, deadline=None)
 def test_integer_self_test_both_ways(n):
