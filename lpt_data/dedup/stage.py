@@ -254,6 +254,8 @@ def _cover(
     """Compare the leaders that may resemble one another, and note the witnesses of those that go."""
     threshold, spread = work.config.threshold, work.spread
     room = max(work.budget.room(len(rows.rows)) - rows.held, 0)
+    if work.semantics is not None:  # what loading an embedder left behind counts
+        room = min(room, work.budget.left(len(rows.rows)))
     if spread is None:
         workers = thread_count(work.config.workers)
         near = graph.components(rows, leaders, threshold, room, workers, work.run)

@@ -29,9 +29,9 @@ TOKENS_GPU, TOKENS_CPU = 32_768, 4_096  # in a batch
 CHUNK_GPU, CHUNK_CPU = 65_536, 1_024  # texts tokenised at once; a run that is killed loses the chunks in hand
 BYTES_GPU, BYTES_CPU = 64 << 20, 2 << 20  # of text tokenised at once: a token takes 100 bytes and more
 _CHUNK_VALUES = 1 << 20  # numbers of the vectors of a chunk, which are float32 at first on a CPU
-# Bytes that a process takes for a model beside its weights, as measured: libraries, and what is in hand at once.
+# Bytes that a process takes for a model beside its weights, measured on a CPU: libraries, and what is in hand at once.
 _FOOTPRINT = {"encoder": 620 << 20, "library": 900 << 20, "static": 96 << 20}
-_FOOTPRINT_GPU = 4 << 30  # libraries of the GPU, and pages of the memory that it shares
+_FOOTPRINT_GPU = 4 << 30  # more for the libraries of a GPU: a guess on the safe side, not measured
 _STEP = 8  # padded lengths are multiples of it
 
 

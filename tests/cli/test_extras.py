@@ -30,7 +30,9 @@ def test_the_data_side_runs_without_torch(tmp_path):
 
 
 def test_a_training_command_names_the_extra(tmp_path):
-    ran = lpt("eval", "--admitted", "sums:test", "--model", "tiny", cwd=tmp_path)
+    lpt("data", "generate", "countdown", "--n", "40", "--numbers", "2", "--out", "p.jsonl", cwd=tmp_path)
+    lpt("admit", "sums", "--contract", "rlvr", "--train", "p.jsonl", "--key", "countdown", cwd=tmp_path)
+    ran = lpt("eval", "--admitted", "sums:train", "--model", "tiny", cwd=tmp_path)
     assert ran.returncode == 2
     assert "pip install 'lpt[train]'" in ran.stderr
     assert "Traceback" not in ran.stderr

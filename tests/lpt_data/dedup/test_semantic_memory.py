@@ -57,28 +57,25 @@ def run(
 
 def test_the_cap_holds_with_vectors_beyond_it_and_nothing_else_changes(folder: Path) -> None:
     cap, told = 460 * 10**6, []
-    for rows, memory in (("in", "460MB"), ("in", "20GB"), ("moved", "460MB")):
-        for kept in (folder / "a").glob("lpt/pairs/*"):
-            kept.unlink()
+    for rows, memory in (("in", "460MB"), ("moved", "20GB")):  # embedded, then the other way round from the cache
         code, body, peak = run(folder, rows, memory, "a")
         assert code == 0, (folder / "a" / "said.txt").read_text()
         meant = body["semantic"]
         told.append((body["content_root"], body["removed"], meant["pairs"], meant["histogram"], meant["bands"]))
         assert meant["vector_bytes"] > 1.4 * cap
         assert meant["vectors_spilled"] == (memory != "20GB")
-        assert meant["embedded"] == (meant["distinct_texts"] if len(told) == 1 else 0)  # then from the cache
+        assert meant["embedded"] == (meant["distinct_texts"] if len(told) == 1 else 0)
         if memory != "20GB":
             assert peak <= cap
             assert body["memory"]["spilled_bytes"] >= meant["vector_bytes"]
-    assert told[0] == told[1] == told[2]
+        for kept in (folder / "a").glob("lpt/pairs/*"):
+            kept.unlink()
+    assert told[0] == told[1]
     assert set(told[0][1]) == {"semantic_duplicate", "duplicate_of_reference"}
-    assert (folder / "in-20GB.jsonl").read_bytes() == (folder / "in-460MB.jsonl").read_bytes()
 
 
 def test_a_full_disk_under_the_vectors_is_said_and_leaves_nothing(folder: Path) -> None:
     """The vectors come from the cache; the spill file beside the output is what finds no room."""
-    for kept in (folder / "a").glob("lpt/pairs/*"):
-        kept.unlink()
     before = sorted(path.name for path in folder.iterdir())
 
     def full() -> None:
@@ -101,7 +98,8 @@ def test_a_dry_run_foretells_where_the_vectors_will_lie(folder: Path) -> None:
         meant = told["meaning"]
         assert (meant["vectors"], meant["search"]) == (told["rows"] + 1505, "exact")
         assert meant["vector_bytes"] == 2 * WIDTH * meant["vectors"]
-        assert told["spilled_bytes"] == (0 if memory == "20GB" else meant["vector_bytes"])
+        beside = told["spilled_bytes"] - (0 if memory == "20GB" else meant["vector_bytes"])
+        assert 0 <= beside < 10**6  # of texts
         assert (told["needed_bytes"] <= told["cap_bytes"]) == fits
         assert min(meant["embedding_seconds"], meant["search_seconds"]) > 0
     assert not (folder / "c" / "lpt").exists()  # nothing is written
