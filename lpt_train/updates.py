@@ -199,7 +199,9 @@ class Updates:
         between = done % self.together == 0
         self._stop.agree()
         measured: Mapping[str, float] = {}
-        if self.evaluate and between and (self._last() or self._due(options.eval_steps)):
+        # Not at a signal alone: whoever sends it waits for the checkpoint, and a resumed run measures when it is due.
+        at_the_end = done == self.total or "stop" in self._asked
+        if self.evaluate and between and (at_the_end or self._due(options.eval_steps)):
             measured = self.evaluate()
             self._show("evaluation", done, measured)
         line |= measured

@@ -200,6 +200,24 @@ def test_a_guarded_run_that_was_stopped_and_resumed_is_the_whole_one(tiny, tmp_p
     assert quarantine(tmp_path / "halves") == quarantine(tmp_path / "whole")
 
 
+def test_a_signal_is_answered_by_a_checkpoint_and_not_by_an_evaluation(tiny, tmp_path):
+    split = split_with(tmp_path, {})
+    options = {"max_steps": 6, "eval_steps": 2, "save_steps": 0}
+    whole = sft.train(config(tiny, **options), split=split, eval_split=split, out=tmp_path / "whole")
+
+    def terminate(seen):
+        if (seen.point, seen.done) == ("update", 2):  # in the third step, whose end is not due for one
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    out = tmp_path / "halves"
+    first = sft.train(config(tiny, **options), split=split, eval_split=split, out=out, observers=[terminate])
+    assert (first.status, first.body["steps"]) == ("stopped", 3)
+    assert [line["step"] for line in logged(out) if "eval_loss" in line] == [0, 2]
+    sft.train(config(tiny, **options), split=split, eval_split=split, out=out, resume=True)
+    assert logged(out) == logged(tmp_path / "whole")
+    assert whole.status == "done"
+
+
 def moment(point="update", done=0, **metrics):
     return Moment(point, done, 100, MODEL, metrics, ["a", "b"])
 
