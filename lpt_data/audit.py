@@ -31,6 +31,7 @@ from lpt_data.contracts.sampled import Sampler, sample_rates
 from lpt_data.contracts.survey import Contract, Instruments, Measure, Survey
 from lpt_data.dataset import Dataset
 from lpt_data.next_command import Typed, dressed
+from lpt_data.places import check_marks, mark
 from lpt_data.progress import Progress
 from manifests.digests import content_root, distinct, key_root, order_sha256
 from manifests.errors import UsageError
@@ -124,11 +125,13 @@ def audit(
     that knows the share of a model's samples that were right; a `sampler` is such a model, asked about some of the rows
     in their place. `admitting` is the name under which the splits are being
     admitted; next commands then repeat the admission.
-    Raises what the readers raise for files that cannot be read at all, and UsageError for an unknown contract.
+    Raises what the readers raise for files that cannot be read at all or change meanwhile, as the splits are read more
+    than once, and UsageError for an unknown contract.
     """
     chosen = contract_of(contract)
     if not datasets:
         raise UsageError("there is nothing to audit", seen="no split was given", next="name at least one file")
+    marks = {source.path: mark(source.path) for data in datasets.values() for source in data.files}
     judged_by = load_policy(policy, chosen.name)  # before the rows: a typing error in it should not cost a pass
     normaliser = key or chosen.default_key
     if languages:
@@ -154,7 +157,9 @@ def audit(
     splits = tuple(survey_split(name, data, chosen, normaliser, lent, progress) for name, data in datasets.items())
     survey = Survey(chosen, normaliser, splits, lent)
     typed = Typed(survey, admitting, str(policy) if policy is not None else "")
-    return _report(survey, judged_by, typed)
+    report = _report(survey, judged_by, typed)
+    check_marks(marks)
+    return report
 
 
 def contract_of(name: str) -> Contract:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from lpt_data.dataset import Dataset
-from lpt_data.io.sources import SourceFile, format_of, input_changed
+from lpt_data.io.sources import Mark, SourceFile, format_of, input_changed, mark_of
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError
 from manifests.files import cannot_write, make_folder, write_atomic
@@ -64,13 +64,19 @@ def intact(file: Mapping[str, Any]) -> bool:
     return os.path.isfile(file["path"]) and bytes_sha256(file["path"]) == file["sha256"]
 
 
-def mark(path: str) -> tuple[int, int]:
-    """Return size and time of change of an input, to notice that it is written to meanwhile."""
+def mark(path: str) -> Mark:
+    """Return the mark of an input, to notice that it becomes another one meanwhile."""
     try:
-        found = os.stat(path)
+        return mark_of(os.stat(path))
     except OSError:
         raise input_changed(path) from None
-    return found.st_size, found.st_mtime_ns
+
+
+def check_marks(marks: Mapping[str, Mark]) -> None:
+    """Raise InputChangedError for an input, by path, whose mark is another by now."""
+    for path, before in marks.items():
+        if mark(path) != before:
+            raise input_changed(path)
 
 
 def decisions_entry(catalog: Catalog, stage_id: str, rows: int) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 pyarrow imports pandas at the first array that is made of Python values, to see whether they are a Series; numba imports
 scipy at the first kernel, for matrix products. Where the trainer is installed both are there, and cost a short command
 0.7 s. Nothing here hands a Series to pyarrow or multiplies matrices in a kernel.
+
+This is for the start of a command, before it has any thread: meanwhile an import of either package fails anywhere in
+the process. No library may call it, whose caller may want them and have threads of its own.
 """
 
 from __future__ import annotations

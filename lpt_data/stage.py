@@ -33,10 +33,11 @@ from lpt_data import pending
 from lpt_data.config import identity, settings
 from lpt_data.conservation import check_conservation, kept_mask, quarantine_table, stage_quarantine
 from lpt_data.dataset import Dataset, Quarantine
-from lpt_data.io.sources import SourceFile, input_changed
+from lpt_data.io.sources import InputChangedError, Mark, SourceFile, input_changed
 from lpt_data.lineage import origin
 from lpt_data.ordered import Order, write_ordered
 from lpt_data.places import (
+    check_marks,
     check_outputs,
     code_digest,
     decisions_entry,
@@ -162,18 +163,22 @@ class Work:
         started = time.perf_counter()
         check_outputs(self.outputs, self.dataset, self.references)
         if dry_run:
-            stage_id, inputs, _ = self._identity(progress)
-            return self._report(self._dry_body(stage_id, inputs, progress, started), "", catalog, dry_run=True)
+            body = self._dry_body(self._marks(), progress, started)
+            return self._report(body, "", catalog, dry_run=True)
         lock = lock_path(catalog, self.outputs[0])
         with exclusive_lock(lock, wait=wait, what=f"the output {self.output}"):
             catalog.check_free(wait)
             remove_leftovers(lock)
-            marks = [mark(source.path) for source in (*self.dataset.files, *self.references)]
+            marks = self._marks()
             stage_id, inputs, references = self._identity(progress)
             done = self._done(catalog, stage_id)
             if done is not None:
                 return self._report(done[1], done[0], catalog, reused=True)
-            body = self._perform(stage_id, inputs, marks, catalog, lock, progress, started)
+            try:
+                body = self._perform(stage_id, inputs, marks, catalog, lock, progress, started)
+            except InputChangedError:  # what was decided may be of other bytes than those of the stage id
+                pending.path_of(catalog.directory, stage_id).unlink(missing_ok=True)
+                raise
             if references:
                 body["references"] = references
             return self._report(body, catalog.put(body), catalog)
@@ -214,9 +219,14 @@ class Work:
                 return object_id, body
         return None
 
-    def _decided(self, progress: Progress) -> tuple[StageResult, list[Quarantine]]:
+    def _marks(self) -> dict[str, Mark]:
+        """The marks of all files that are read, by path; taken before any of their bytes is."""
+        return {source.path: mark(source.path) for source in (*self.dataset.files, *self.references)}
+
+    def _decided(self, marks: Mapping[str, Mark], progress: Progress) -> tuple[StageResult, list[Quarantine]]:
         self.dataset.watch_columns = types_matter(self.dataset, self.outputs[0])
         result = self.decide(self.dataset, self.config, progress)
+        check_marks(marks)
         quarantined = self.dataset.quarantined()
         check_conservation(self.dataset.rows_in, result, quarantined, len(self.outputs))
         return result, quarantined
@@ -225,7 +235,7 @@ class Work:
         self,
         stage_id: str,
         inputs: list[dict[str, Any]],
-        marks: list[tuple[int, int]],
+        marks: Mapping[str, Mark],
         catalog: Catalog,
         lock: Path,
         progress: Progress,
@@ -234,7 +244,7 @@ class Work:
         note = pending.path_of(catalog.directory, stage_id)
         result = pending.load(note, self.dataset)
         if result is None:
-            result, _ = self._decided(progress)
+            result, _ = self._decided(marks, progress)
             pending.save(note, self.dataset, result)
         quarantined = self.dataset.quarantined()
         keep = kept_mask(result, quarantined)
@@ -265,7 +275,7 @@ class Work:
         result: StageResult,
         keep: np.ndarray,
         inputs: list[dict[str, Any]],
-        marks: list[tuple[int, int]],
+        marks: Mapping[str, Mark],
         lock: Path,
         progress: Progress,
     ) -> list[dict[str, Any]]:
@@ -291,9 +301,7 @@ class Work:
                 if written != wanted:
                     raise input_changed(", ".join(entry["path"] for entry in inputs))
                 counts.append(written)
-            for source, before in zip((*self.dataset.files, *self.references), marks, strict=True):
-                if mark(source.path) != before:
-                    raise input_changed(source.path)
+            check_marks(marks)
         if as_json:
             result.extra["columns_as_json_text"] = as_json
         return [file_entry(path, rows) for path, rows in zip(self.outputs, counts, strict=True)]
@@ -343,10 +351,9 @@ class Work:
             "env": environment(),
         }
 
-    def _dry_body(
-        self, stage_id: str, inputs: list[dict[str, Any]], progress: Progress, started: float
-    ) -> dict[str, Any]:
-        result, quarantined = self._decided(progress)
+    def _dry_body(self, marks: Mapping[str, Mark], progress: Progress, started: float) -> dict[str, Any]:
+        stage_id, inputs, _ = self._identity(progress)
+        result, quarantined = self._decided(marks, progress)
         body = self._body(stage_id, inputs, result, quarantined, kept_mask(result, quarantined), started)
         return {**body, "outputs": [], "extra": result.extra, "decisions": None, "parents": []}
 

@@ -7,7 +7,7 @@ are joined already is not compared, so copies cost nothing. Recall at the thresh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
@@ -33,7 +33,7 @@ def components(batches: Iterable[TextBatch], threshold: float, ngram: int = Dedu
     Equal texts (case and spaces aside) are joined too. Raises UsageError for a threshold that no banding reaches.
     """
     bands = lsh.choose_bands(threshold)
-    rows = read(batches, Scheme(ngram, bands.num_perm, DedupConfig.seed), bands, map)
+    rows = read(_held(batches), Scheme(ngram, bands.num_perm, DedupConfig.seed), bands, map)
     same = exact.classes(rows.sequence, rows.tokens, lambda positions: positions, rows.texts_of)
     root = same.leader.copy()
     leads = np.flatnonzero((root == np.arange(len(root))) & (rows.shingles > 0))
@@ -63,13 +63,20 @@ def nearest(
     share = templates.share_for(None, kind, "prompt")
     with Spill(None) as file:
         work = Work(config, bands, scheme, map, file, budget(None))
-        rows = read(chain(before, batches), scheme, None if share else bands, map, spill=file, budget=work.budget)
+        rows = read(
+            _held(chain(before, batches)), scheme, None if share else bands, map, spill=file, budget=work.budget
+        )
         if share:
             frame = templates.find(rows, share, scheme, map)
             rows = sketched_again(rows, frame.table, scheme, bands, map, file, work.budget)
         removals, _ = find(replace(rows, references=count), work)
     found = np.where(removals.reason == REFERENCE, removals.witness, -1)[count:]
     return found, removals.score[count:]
+
+
+def _held(batches: Iterable[TextBatch]) -> Iterator[TextBatch]:
+    """The batches as texts that stay in memory: an audit has them in hand, and a file may become another one."""
+    return (replace(batch, spans=None) for batch in batches)
 
 
 @njit(nogil=True, cache=True)

@@ -99,22 +99,23 @@ class Texts:
 
     def gather(self, positions: np.ndarray) -> Text:
         """The texts of some rows (ascending positions), one after the other."""
-        found: list[Text] = []
-        spans: list[Spans] = []  # of neighbours, which are read together
+        parts: list[Text | list[Spans]] = []  # spans of neighbours, which are read together
         at = 0
         while at < len(positions):
             batch = bisect_right(self._firsts, positions[at]) - 1
             end = at + int(np.searchsorted(positions[at:], self._firsts[batch + 1]))
             part, mine = self._parts[batch], positions[at:end] - self._firsts[batch]
             at = end
-            if spans and not (isinstance(part, Spans) and part.path == spans[0].path):
-                found.append(_read_again(spans))
-                spans = []
             if isinstance(part, Spans):
-                spans.append(part.take(mine))
+                spans, before = part.take(mine), parts[-1] if parts else None
+                # A file that is read twice, as reference and as data, begins anew in between.
+                if isinstance(before, list) and before[-1].goes_on(spans):
+                    before.append(spans)
+                else:
+                    parts.append([spans])
             else:
-                found.append(_picked(*part, mine) if isinstance(part, tuple) else self._fetched(part, batch, mine))
-        return joined(found if not spans else [*found, _read_again(spans)])
+                parts.append(_picked(*part, mine) if isinstance(part, tuple) else self._fetched(part, batch, mine))
+        return joined([_read_again(part) if isinstance(part, list) else part for part in parts])
 
     def some(self, positions: np.ndarray) -> Iterator[memoryview]:
         """The UTF-8 bytes of some rows (ascending positions), one after the other."""
@@ -148,7 +149,7 @@ class Texts:
 
 def _read_again(spans: Sequence[Spans]) -> Text:
     starts, sizes = (np.concatenate([getattr(one, name) for one in spans]) for name in ("starts", "sizes"))
-    return read_again(Spans(spans[0].path, starts, sizes))
+    return read_again(Spans(spans[0].path, spans[0].mark, starts, sizes))
 
 
 def _picked(offsets: np.ndarray, data: np.ndarray, places: np.ndarray) -> Text:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from lpt_data.io.sources import Mark
+
 LARGE = 1 << 20  # bytes of a file from which on kernels are worth their loading, where others will be loaded anyway
 # Bytes of files from which on records are worth having as columns, where no kernel is needed otherwise: 25 us are saved
 # for a row of 0.7 KB, and loading takes 0.35 s.
@@ -32,12 +34,18 @@ class Spans:
     """
 
     path: str
+    mark: Mark  # of the file before it was read for the first time
     starts: np.ndarray  # int64 [n], bytes from the beginning of the file
     sizes: np.ndarray  # int32 [n], bytes as written
 
     def take(self, places: np.ndarray) -> Spans:
         """Return some of them (ascending places, or bool [n])."""
-        return Spans(self.path, self.starts[places], self.sizes[places])
+        return Spans(self.path, self.mark, self.starts[places], self.sizes[places])
+
+    def goes_on(self, after: Spans) -> bool:
+        """Tell whether others, at least one, lie behind the last of these in the same file, as it was then."""
+        same = (self.path, self.mark) == (after.path, after.mark)
+        return same and bool(self.starts[-1] + self.sizes[-1] <= after.starts[0])
 
 
 @dataclass(frozen=True)

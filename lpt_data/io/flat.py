@@ -63,7 +63,9 @@ class Scan:
     def flat(self, names: Sequence[str]) -> np.ndarray:
         """Which rows are flat and have under these names values of the types of the first flat row: bool [n]."""
         good = self.kinds[:, 0] != ODD
-        first = int(good.argmax()) if len(good) else 0
+        if not len(good):
+            return good
+        first = int(good.argmax())
         for name in names:
             column = self.kinds[:, self.keys.names.index(name)]
             good &= (column == column[first]) & (column != NULL)

@@ -88,7 +88,7 @@ def _scanner(
 
     keys: flat.Keys | None = None
     told = columns if keep is None and not source.compression else None  # whose strings can be read again
-    before = text_start(source) if told else 0
+    before, mark = text_start(source) if told else (0, (0, 0, 0, 0))
 
     def scan(run: bytes) -> tuple[flat.Scan | chats.Chats | None, Sequence[str]]:
         nonlocal keys
@@ -126,7 +126,7 @@ def _scanner(
                 spans = {}
                 if told and isinstance(found, flat.Scan):
                     held = ((name, found.strings(part, name, before + at)) for name in told)
-                    spans = {name: Spans(source.path, *where) for name, where in held if where is not None}
+                    spans = {name: Spans(source.path, mark, *where) for name, where in held if where is not None}
                 chunks.append(Chunk(offsets, lines, table, None, [], last - first, types, spans))
             else:
                 bounds = zip(found.starts[part].tolist(), found.ends[part].tolist(), strict=True)

@@ -30,6 +30,8 @@ COMPRESSIONS = {".gz": "gz", ".zst": "zst"}
 KNOWN = ".jsonl, .ndjson, .json, .csv, .tsv (each also with .gz or .zst), .parquet"
 
 BLOCK = 1 << 19  # bytes handed on at a time: small enough to stay in the processor's cache while it is parsed
+Mark = tuple[int, int, int, int]  # what tells a file from what it becomes, see `mark_of`
+
 _COMPRESSED = 1 << 14  # compressed bytes fed at a time: bounds what a hostile archive can unfold to in one go
 _MARK = b"\xef\xbb\xbf"  # byte order mark of UTF-8
 _MAGIC = {
@@ -114,10 +116,19 @@ def blocks(source: SourceFile) -> Iterator[bytes]:
             yield block
 
 
-def text_start(source: SourceFile) -> int:
-    """Return where the text of an uncompressed file begins: behind a byte order mark."""
-    with open(source.path, "rb") as file:
-        return len(_MARK) if file.read(len(_MARK)) == _MARK else 0
+def text_start(source: SourceFile) -> tuple[int, Mark]:
+    """Return where the text of an uncompressed file begins, behind a byte order mark, and the mark of the file."""
+    try:
+        with open(source.path, "rb") as file:
+            found = mark_of(os.fstat(file.fileno()))
+            return len(_MARK) if file.read(len(_MARK)) == _MARK else 0, found
+    except OSError as error:
+        raise cannot_read(source.path, error) from error
+
+
+def mark_of(found: os.stat_result) -> Mark:
+    """Return device, inode, size and time of change (ns) of a file: another file, or a write, changes one of them."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def cannot_read(path: str, error: OSError) -> BadInputError:
@@ -127,9 +138,13 @@ def cannot_read(path: str, error: OSError) -> BadInputError:
     )
 
 
-def input_changed(path: str) -> BadInputError:
+class InputChangedError(BadInputError):
+    """An input is not what it was when it was first read: what was decided of it holds for no file."""
+
+
+def input_changed(path: str) -> InputChangedError:
     """Return the error for an input that is not what it was when it was first read."""
-    return BadInputError(
+    return InputChangedError(
         "an input changed while it was read",
         seen=path,
         next="wait until nothing writes to it, then run the same command again",

@@ -1,7 +1,8 @@
 """Texts that are not held: where they lie in an uncompressed file as JSON strings, and how to read them again.
 
 Twelve bytes a text instead of its own. The bytes are read anew into an array and never mapped, since mapped pages count
-as memory of the process; whatever stands there by then is checked before it is taken for a string.
+as memory of the process. A file that is no longer the one that was first read is refused by its mark, since other bytes
+may be strings as well; whatever stands there is checked before it is taken for a string.
 """
 
 from __future__ import annotations
@@ -11,35 +12,62 @@ import os
 import numpy as np
 
 from lpt_data.io.chunks import Spans
-from lpt_data.io.sources import cannot_read, input_changed
+from lpt_data.io.sources import cannot_read, input_changed, mark_of
 from lpt_data.json_strings import unescape
 from lpt_data.wide import WIDTH
 
 _GAP = 1 << 13  # bytes that are read along rather than called for anew: copying them takes as long as a system call
+_LOAD = 2 << 20  # bytes of the file, twice which are held at a time where no text has more: rows may be all gaps
 
 
 def read_again(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
-    """Return the texts as offsets (int64 [n + 1]) and UTF-8 bytes; BadInputError where the file has changed."""
+    """Return the texts, which ascend, as offsets (int64 [n + 1]) and UTF-8 bytes; InputChangedError where the file is
+    another by now.
+    """
     starts, ends = spans.starts, spans.starts + spans.sizes
-    cuts = np.flatnonzero(starts[1:] - ends[:-1] > _GAP) + 1
+    assert (starts[1:] >= ends[:-1]).all()
+    apart = (starts[1:] - ends[:-1] > _GAP) | (starts[1:] // _LOAD != starts[:-1] // _LOAD)
+    cuts = np.flatnonzero(apart) + 1  # between runs of strings that one call reads
     firsts, lasts = np.append(0, cuts), np.append(cuts, len(starts))
     begins, stops = starts[firsts], ends[lasts - 1] + 1  # with the mark that ends the string
-    at = np.append(0, np.cumsum(stops - begins))
-    data = np.empty(int(at[-1]), np.uint8)
+    sums = np.cumsum(stops - begins)
+    loads = np.flatnonzero(np.diff(sums // _LOAD)) + 1  # runs that are held together
+    bounds = [0, *loads.tolist(), len(firsts)]
+    at = np.append(0, sums)
+    data = np.empty(int(np.diff(at[bounds]).max()), np.uint8)
+    offsets = np.empty(len(starts) + 1, np.int64)
+    out = np.empty(int(spans.sizes.sum(dtype=np.int64)) + WIDTH, np.uint8)
+    used = 0
     try:
         handle = os.open(spans.path, os.O_RDONLY)
         try:
-            for begin, start, end in zip(begins.tolist(), at[:-1].tolist(), at[1:].tolist(), strict=True):
-                if os.preadv(handle, [data[start:end].data], begin) != end - start:
+            for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+                runs, texts = slice(low, high), slice(int(firsts[low]), int(lasts[high - 1]))
+                places = at[low:high] - at[low]
+                for begin, size, place in zip(
+                    begins[runs].tolist(), (stops - begins)[runs].tolist(), places.tolist(), strict=True
+                ):
+                    _fill(handle, data[place : place + size].data, begin, spans.path)
+                moved = np.repeat(places - begins[runs], (lasts - firsts)[runs])
+                into = offsets[texts.start : texts.stop + 1]
+                more = unescape(data, starts[texts] + moved, ends[texts] + moved, into, out[used:])
+                if more < 0:
                     raise input_changed(spans.path)
+                into += used
+                used += more
+            if mark_of(os.fstat(handle)) != spans.mark:  # after the last byte: whatever changed before shows
+                raise input_changed(spans.path)
         finally:
             os.close(handle)
     except OSError as error:
         raise cannot_read(spans.path, error) from error
-    moved = np.repeat(at[:-1] - begins, lasts - firsts)
-    offsets = np.empty(len(starts) + 1, np.int64)
-    out = np.empty(int(spans.sizes.sum(dtype=np.int64)) + WIDTH, np.uint8)
-    used = unescape(data, starts + moved, ends + moved, offsets, out)
-    if used < 0:
-        raise input_changed(spans.path)
     return offsets, out[:used]
+
+
+def _fill(handle: int, room: memoryview, begin: int, path: str) -> None:
+    """Read the bytes of a file from ``begin`` on until the room is full; a call may bring fewer than asked for."""
+    while room:
+        done = os.preadv(handle, [room], begin)
+        if not done:
+            raise input_changed(path)
+        room, begin = room[done:], begin + done

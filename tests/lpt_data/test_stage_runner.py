@@ -257,6 +257,46 @@ def test_an_input_that_changes_meanwhile_is_noticed(tmp_path, source, catalog):
     assert not (tmp_path / "out.jsonl").exists()
 
 
+def twins_go(dataset, config, progress):
+    """Remove each row whose text was there before."""
+    seen, twins = set(), set()
+    for batch in dataset.texts():
+        for text in batch.texts.to_pylist():
+            (twins if text in seen else seen).add(text)
+    return remove_where(lambda text: text in twins)(dataset, config, progress)
+
+
+def test_what_was_decided_of_a_changed_input_is_not_used_later(tmp_path, source, catalog):
+    """Twenty rows; meanwhile row 5 becomes row 3, and afterwards itself again."""
+    before = [f'{{"text": "row {i:02}"}}\n' for i in range(20)]
+    source.write_text("".join(before))
+    marked = source.stat()
+
+    def meddled(dataset, config, progress):
+        source.write_text("".join([*before[:5], before[3], *before[6:]]))
+        os.utime(source, ns=(0, marked.st_mtime_ns + 1))
+        return twins_go(dataset, config, progress)
+
+    for dry_run in (True, False):
+        source.write_text("".join(before))
+        with pytest.raises(BadInputError, match="changed while it was read"):
+            run(source, tmp_path / "out.jsonl", catalog, meddled, dry_run=dry_run)
+    assert not list((catalog.directory / "decisions").glob("*.pending*"))
+    source.write_text("".join(before))
+    report = run(source, tmp_path / "out.jsonl", catalog, twins_go)
+    assert (report.body["rows_out"], report.body["removed"]) == (20, {})
+
+
+def test_a_note_goes_when_the_input_changes_while_it_is_written(tmp_path, source, catalog):
+    def progress(done, total, label):
+        if label == "writing":
+            source.write_text("\n".join(reversed(ROWS)))
+
+    with pytest.raises(BadInputError, match="changed while it was read"):
+        run(source, tmp_path / "out.jsonl", catalog, progress=progress)
+    assert not list((catalog.directory / "decisions").glob("*.pending*"))
+
+
 def test_two_at_once_the_second_is_told_who(tmp_path, source, catalog):
     inside, go_on = threading.Event(), threading.Event()
 

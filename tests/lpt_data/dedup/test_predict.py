@@ -18,7 +18,18 @@ from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset
 from lpt_data.dedup import decide
 from lpt_data.dedup.memory import Budget
-from lpt_data.dedup.predict import SAMPLE, Prediction, _bounds, _extrapolated, _Trial, count_rows, predict
+from lpt_data.dedup.predict import (
+    SAMPLE,
+    Prediction,
+    _bounds,
+    _extrapolated,
+    _Trial,
+    _trials,
+    count_rows,
+    predict,
+    sample_rows,
+)
+from lpt_data.io.chunks import LARGE
 from lpt_data.stage import run_stage
 from manifests.catalog import Catalog
 from manifests.errors import UsageError
@@ -82,6 +93,27 @@ def test_a_large_input_is_foretold_from_a_few_rows_and_nothing_is_written(big: P
     assert low <= told.candidates <= high
     assert told.seconds > 0
     assert told.peak_memory_bytes < told.cap_bytes
+
+
+def test_texts_that_a_run_does_not_hold_are_not_foretold(tmp_path: Path) -> None:
+    """Short rows, whose sample is a small file: of a large one, and near miss, of the same rows packed."""
+    texts = [f"{i} a few words that nobody holds {i * i}" for i in range(40_000)]
+    text = lines(texts).encode()
+    (tmp_path / "in.jsonl").write_bytes(text)
+    (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress(text, 1))
+    dataset = Dataset.open([str(tmp_path / "in.jsonl")])
+    sample = list(sample_rows(dataset, len(texts)))
+    assert len(b"\n".join(sample)) < LARGE
+    held = []
+    for name in ("in.jsonl", "packed.jsonl.gz"):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        dataset = Dataset.open([str(tmp_path / name)])
+        trials = _trials(dataset, DedupConfig(workers=1), sample, tmp_path / "out.jsonl", folder)
+        held.append([trial.text_bytes for trial in trials])
+    assert held[0] == [0, 0]
+    assert held[1][1] > 4 * 10**4
+    assert 3 * held[1][0] < held[1][1]
 
 
 def test_memory_and_disk_are_arithmetic_over_bytes() -> None:

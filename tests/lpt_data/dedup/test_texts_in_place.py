@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from test_spill import CLOCK, finish, start
 
 from lpt_data.config import DedupConfig
 from lpt_data.dataset import Dataset, TextBatch
@@ -16,9 +19,12 @@ from lpt_data.dedup import decide
 from lpt_data.dedup.store import PIECE, Texts
 from lpt_data.io.chunks import LARGE, Spans
 from lpt_data.io.lines import MAX_LINE
+from lpt_data.io.sources import mark_of
 from lpt_data.io.spans import read_again
 from lpt_data.progress import silent
 from lpt_data.spill import Spill
+from lpt_data.stage import run_stage
+from manifests.catalog import Catalog
 from manifests.errors import BadInputError
 
 ODD = ['a "quoted" word', "back\\slash\n\ttab", "é 世界 😀", "\u2028 \x01", "C:\\", "x"]
@@ -42,6 +48,10 @@ def write(path: Path, texts: list[str], *, ascii_only: bool = False, mark: bytes
 def strings(texts: tuple[np.ndarray, np.ndarray]) -> list[str]:
     offsets, data = texts
     return [data[a:b].tobytes().decode() for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
+
+
+def spans_of(path: Path, starts: list[int], sizes: list[int]) -> Spans:
+    return Spans(str(path), mark_of(os.stat(path)), np.array(starts), np.array(sizes, np.int32))
 
 
 @pytest.mark.parametrize(("ascii_only", "mark"), [(True, b""), (False, b""), (False, b"\xef\xbb\xbf")])
@@ -89,7 +99,7 @@ def test_parts_in_memory_in_the_spill_file_and_in_place_are_one_store(tmp_path: 
     with Spill(tmp_path) as spill:
         store = Texts(spill)
         store.keep(batch("m1", "m2"))
-        store.keep(batch("first é", "second", Spans(str(path), np.array([9, 33]), np.array([12, 6], np.int32))))
+        store.keep(batch("first é", "second", spans_of(path, [9, 33], [12, 6])))
         store.evict()
         store.keep(batch("s1", "s2" * PIECE))
         every = ["m1", "m2", "first é", "second", "s1", "s2" * PIECE]
@@ -101,14 +111,22 @@ def test_parts_in_memory_in_the_spill_file_and_in_place_are_one_store(tmp_path: 
 
 @pytest.mark.parametrize(
     "now",
-    [b'{"text":"other"}\n', b'{"text":"fi"st \\u00e9"}\n', b'{"text":"first \\u00eq"}\n', b'{"text":"first \\u00e\\"}'],
+    [
+        b'{"text":"other \\u00e8"}\n',
+        b'{"text":"first \\u00e8"}\n',
+        b'{"text":"other"}\n',
+        b'{"text":"fi"st \\u00e9"}\n',
+        b'{"text":"first \\u00eq"}\n',
+        b'{"text":"first \\u00e\\"}',
+    ],
 )
 def test_a_file_that_is_another_by_then_is_refused(tmp_path: Path, now: bytes) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"text":"first \\u00e9"}\n')
-    spans = Spans(str(path), np.array([9]), np.array([12], np.int32))
+    spans = spans_of(path, [9], [12])
     assert strings(read_again(spans)) == ["first é"]
     path.write_bytes(now)
+    os.utime(path, ns=(0, spans.mark[3] + 1))
     with pytest.raises(BadInputError, match="changed"):
         read_again(spans)
     path.unlink()
@@ -129,3 +147,88 @@ def test_held_or_not_the_decisions_are_the_same(tmp_path: Path) -> None:
     assert found[0].decisions.num_rows > 500
     assert found[0].decisions.equals(found[1].decisions)
     assert np.array_equal(found[0].record_ids, found[1].record_ids)
+
+
+def test_a_file_against_itself_is_read_from_its_start_again(tmp_path: Path) -> None:
+    texts = list(dict.fromkeys(rows()))
+    path = write(tmp_path / "in.jsonl", texts)
+    for method in (("exact",), ("exact", "minhash")):
+        config = DedupConfig(workers=1, method=method)
+        found = decide(Dataset.open(str(path)), config, silent, reference=Dataset.open(str(path)))
+        assert found.decisions.num_rows == len(texts)
+        assert set(found.decisions["reason"].to_pylist()) == {"duplicate_of_reference"}
+    with Spill(tmp_path) as spill:
+        store = Texts(spill)
+        for _ in range(2):
+            for batch in Dataset.open(str(path)).texts():
+                store.keep(batch)
+        assert strings(store.gather(np.arange(2 * len(texts)))) == [*texts, *texts]
+    with pytest.raises(AssertionError):
+        read_again(spans_of(path, [90, 9], [5, 5]))
+
+
+def test_texts_of_wide_and_of_long_rows_are_read_load_by_load(tmp_path: Path) -> None:
+    """Gaps that are read along, gaps that are not, and a text larger than a load; each text in its order."""
+    rng = random.Random(8)
+    texts = [f"{i} é\n" + "y" * (5 << 20 if i == 400 else rng.randrange(50)) for i in range(1500)]
+    widths = [9000 if i % 7 == 0 else 7500 for i in range(1500)]
+    lines = [json.dumps({"meta": "x" * width, "text": text}) for text, width in zip(texts, widths, strict=True)]
+    path = tmp_path / "in.jsonl"
+    path.write_text("\n".join(lines))
+    with Spill(tmp_path) as spill:
+        store = Texts(spill)
+        for batch in Dataset.open(str(path)).texts():
+            store.keep(batch)
+        assert store.bytes_held == 0
+        assert strings(store.gather(np.arange(1500))) == texts
+        few = np.sort(np.random.default_rng(1).choice(1500, 200, replace=False))
+        assert strings(store.gather(few)) == [texts[i] for i in few]
+
+
+def test_the_cap_holds_for_small_texts_in_wide_rows(tmp_path: Path) -> None:
+    """150 MB of rows with 0.2 MB of text: by an outside clock, no more is held than for 8 MB of them."""
+    peaks = []
+    for count in (1000, 20_000):
+        path = tmp_path / f"in{count}.jsonl"
+        with path.open("w") as file:
+            file.writelines(json.dumps({"text": f"{i // 2:x} yz", "meta": "x" * 7500}) + "\n" for i in range(count))
+        out = str(tmp_path / f"out{count}.jsonl")
+        options = ("--out", out, "--method", "exact", "--memory", "420MB")
+        code, said = finish(start(tmp_path, str(path), *options, before=(sys.executable, "-c", CLOCK)))
+        assert code == 0, (tmp_path / "said.txt").read_text()
+        body, end = json.JSONDecoder().raw_decode(said)
+        assert body["removed"] == {"exact_duplicate": count // 2}
+        assert body["text_bytes_held"] == 0
+        peaks.append(int(said[end:]))
+    assert peaks[1] < 420 * 10**6
+    assert peaks[1] - peaks[0] < 60 * 10**6
+
+
+def test_texts_that_become_others_of_the_same_size_while_they_are_compared(tmp_path: Path) -> None:
+    """In a dry run as well, where nothing is written whose marks would be looked at."""
+    texts = rows()
+    path = write(tmp_path / "in.jsonl", texts)
+    catalog = Catalog.open(tmp_path / "lpt")
+
+    def progress(done: int, total: int | None, label: str) -> None:
+        if label == "comparing":
+            found = path.stat()
+            path.write_bytes(path.read_bytes().replace(b"w1", b"v1"))
+            assert path.stat().st_size == found.st_size
+            os.utime(path, ns=(0, found.st_mtime_ns + 1))
+
+    for dry_run in (True, False):
+        write(path, texts)
+        with pytest.raises(BadInputError, match="changed"):
+            run_stage(
+                "dedup", Dataset.open(str(path)), DedupConfig(workers=1), decide, output=tmp_path / "out.jsonl",
+                catalog=catalog, progress=progress, dry_run=dry_run,
+            )  # fmt: skip
+
+
+def test_blank_lines_by_the_block_are_no_rows(tmp_path: Path) -> None:
+    texts = rows()
+    path = write(tmp_path / "in.jsonl", texts)
+    path.write_bytes(path.read_bytes() + b"\n" * LARGE + b'{"id": 1, "text": "last"}\n' + b" " * LARGE)
+    found = [text for batch in Dataset.open(str(path)).texts() for text in batch.texts.to_pylist()]
+    assert found == [*texts, "last"]
