@@ -18,6 +18,7 @@ from cli.attempts import (
     ScoresFile,
     Temperature,
     sampler_of,
+    scores_of,
     write_scores,
 )
 from cli.options import (
@@ -101,8 +102,11 @@ def audit(
     datasets = {
         name: Dataset.open(paths, kind=kind, layout=layout, text_column=text_column) for name, paths in splits.items()
     }
+    named = benchmark_paths(benchmark, None)
+    read = [file.path for dataset in datasets.values() for file in dataset.files]
+    read += [*(against or ()), *(seeds or ()), *(previous or ()), *(path for paths in named.values() for path in paths)]
     sampler = sampler_of(
-        model, scored=scored, scores=scores, attempts=attempts, temperature=temperature, rows=sample_rows,
+        model, scored=scored, scores=scores, read=read, attempts=attempts, temperature=temperature, rows=sample_rows,
         seconds=sample_seconds, seed=sample_seed, max_tokens=max_tokens,
     )  # fmt: skip
     leave_out_unused(kernels=any(dataset.has_many_records for dataset in datasets.values()))
@@ -118,7 +122,7 @@ def audit(
             pass_rates=scored or None,
             sampler=sampler,
             against=against,
-            benchmarks=benchmark_paths(benchmark, None),
+            benchmarks=named,
             seeds=seeds,
             previous=previous,
             key=key,
@@ -126,8 +130,8 @@ def audit(
             progress=progress,
         )
     progress.close()
-    if scores is not None and report.survey.lent.sampled is not None:
-        write_scores(scores, report.survey.lent.sampled)
+    if scores is not None and (sampled := report.survey.lent.sampled) is not None:
+        write_scores(scores, sampled.told, scores_of(sampled))
     show(report, rows, json=json)
     raise typer.Exit(report.exit_code)
 
