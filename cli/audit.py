@@ -102,15 +102,12 @@ def audit(
     datasets = {
         name: Dataset.open(paths, kind=kind, layout=layout, text_column=text_column) for name, paths in splits.items()
     }
-    named = benchmark_paths(benchmark, None)
-    read = [file.path for dataset in datasets.values() for file in dataset.files]
-    read += [*(against or ()), *(seeds or ()), *(previous or ()), *(path for paths in named.values() for path in paths)]
     sampler = sampler_of(
-        model, scored=scored, scores=scores, read=read, attempts=attempts, temperature=temperature, rows=sample_rows,
+        model, scored=scored, scores=scores, attempts=attempts, temperature=temperature, rows=sample_rows,
         seconds=sample_seconds, seed=sample_seed, max_tokens=max_tokens,
+        read=_read(datasets, benchmark, against, seeds, previous),
     )  # fmt: skip
     leave_out_unused(kernels=any(dataset.has_many_records for dataset in datasets.values()))
-    progress = Progress_()
     with verifiers() if contract_of(contract).judge else nullcontext() as lent:
         report = run_audit(
             datasets,
@@ -122,18 +119,25 @@ def audit(
             pass_rates=scored or None,
             sampler=sampler,
             against=against,
-            benchmarks=named,
+            benchmarks=benchmark_paths(benchmark, None),
             seeds=seeds,
             previous=previous,
             key=key,
             policy=policy,
-            progress=progress,
+            progress=(progress := Progress_()),
         )
     progress.close()
     if scores is not None and (sampled := report.survey.lent.sampled) is not None:
         write_scores(scores, sampled.told, scores_of(sampled))
     show(report, rows, json=json)
     raise typer.Exit(report.exit_code)
+
+
+def _read(datasets: Mapping[str, Any], benchmark: list[str] | None, *others: list[str] | None) -> list[str]:
+    """The files that an audit reads."""
+    found = [file.path for dataset in datasets.values() for file in dataset.files]
+    found += [path for paths in benchmark_paths(benchmark, None).values() for path in paths]
+    return found + [path for paths in others for path in paths or ()]
 
 
 def show(report: AuditReport, rows: str | None, *, json: bool) -> None:
