@@ -18,6 +18,7 @@ from cli.attempts import (
     ScoresFile,
     Temperature,
     sampler_of,
+    scores_of,
     write_scores,
 )
 from cli.options import (
@@ -104,9 +105,9 @@ def audit(
     sampler = sampler_of(
         model, scored=scored, scores=scores, attempts=attempts, temperature=temperature, rows=sample_rows,
         seconds=sample_seconds, seed=sample_seed, max_tokens=max_tokens,
+        read=_read(datasets, benchmark, against, seeds, previous),
     )  # fmt: skip
     leave_out_unused(kernels=any(dataset.has_many_records for dataset in datasets.values()))
-    progress = Progress_()
     with verifiers() if contract_of(contract).judge else nullcontext() as lent:
         report = run_audit(
             datasets,
@@ -123,13 +124,20 @@ def audit(
             previous=previous,
             key=key,
             policy=policy,
-            progress=progress,
+            progress=(progress := Progress_()),
         )
     progress.close()
-    if scores is not None and report.survey.lent.sampled is not None:
-        write_scores(scores, report.survey.lent.sampled)
+    if scores is not None and (sampled := report.survey.lent.sampled) is not None:
+        write_scores(scores, sampled.told, scores_of(sampled))
     show(report, rows, json=json)
     raise typer.Exit(report.exit_code)
+
+
+def _read(datasets: Mapping[str, Any], benchmark: list[str] | None, *others: list[str] | None) -> list[str]:
+    """The files that an audit reads."""
+    found = [file.path for dataset in datasets.values() for file in dataset.files]
+    found += [path for paths in benchmark_paths(benchmark, None).values() for path in paths]
+    return found + [path for paths in others for path in paths or ()]
 
 
 def show(report: AuditReport, rows: str | None, *, json: bool) -> None:

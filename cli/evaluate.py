@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cli.attempts import check_scores
+from cli.attempts import check_scores, write_scores
 from cli.options import CatalogDir, Json, Seed, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head, waiting
 from manifests.errors import UsageError
-from manifests.files import write_atomic
 
 EXAMPLES = examples(
     "lpt eval --admitted sums:test --model runs/grpo",
@@ -183,8 +181,7 @@ def _write_scores(path: Path, model: str, reports: Sequence[Any]) -> None:
             "nothing that was measured has scores by item", seen=", ".join(report.split for report in reports),
             next="--admitted of an rlvr split, or --match words on an sft one",
         )  # fmt: skip
-    body = {"model": model, "splits": [report.split for report in reports], "items": items}
-    write_atomic(path, (dumps(body, indent=1) + "\n").encode())
+    write_scores(path, {"model": model, "splits": [report.split for report in reports]}, items)
 
 
 def _body(report: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from lpt_data.option_values import MOST_SEED
 from manifests.errors import UsageError
 
 Inputs = Annotated[
@@ -30,7 +31,7 @@ ConfigFile = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting on top of the file; repeatable.")
 ]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of what is drawn: items, token ids, samples.")]
+Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of what is drawn: items, token ids, samples.")]
 Layout = Annotated[
     str | None,
     typer.Option(

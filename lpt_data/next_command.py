@@ -76,10 +76,17 @@ class Typed:
         return shlex.join(str(f.path) for s in splits for f in s.dataset.files)
 
     def drop(self, check: str) -> str:
-        """Return the command that takes the rows behind a check out of the first split."""
+        """Return the command that takes the rows behind a check out of the first split.
+
+        Rates of a model are first written to a file, since a drop takes them from one.
+        """
         words = ["lpt", "data", "drop", *(str(f.path) for f in self.survey.splits[0].dataset.files)]
-        rates = "--scored RATES.json " if self.survey.lent.sampled is not None and ".pass_rate." in check else ""
-        return self._command(words, f"{rates}--check {check} --out clean.jsonl", judged=False)
+        if self.survey.lent.sampled is None or ".pass_rate." not in check:
+            return self._command(words, f"--check {check} --out clean.jsonl", judged=False)
+        written = self.audit("--scores rates.json")
+        return f"{written}; " + self._command(
+            words, f"--scored rates.json --check {check} --out clean.jsonl", judged=False
+        )
 
     def unleak(self) -> str:
         """Return the command that takes out of the first split what the other splits hold too."""
@@ -125,6 +132,7 @@ class Typed:
         options = {
             "--model": told["model"], "--attempts": told["attempts"], "--temperature": told["temperature"],
             "--sample-rows": told["sample_rows"], "--sample-seed": told["sample_seed"],
+            "--sample-seconds": f"{told['seconds']:g}",
             "--max-tokens": told["max_tokens"],
         }  # fmt: skip
         return [str(word) for option in options.items() for word in option]

@@ -14,6 +14,7 @@ from manifests.errors import UsageError
 
 Config = TypeVar("Config")
 _WRONG = object()
+MOST_SEED = 2**63 - 1  # what torch and numpy both take
 
 
 def plain_name(name: str) -> str:

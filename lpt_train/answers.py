@@ -21,7 +21,7 @@ from lpt_train.estimates import bootstrap, interval, mean, pass_at_k
 from lpt_train.matching import Matcher, match_tasks
 from lpt_train.measured import Measure, Subject, check_subject, record
 from lpt_train.render import Renderer
-from lpt_train.rewards import REWARDS, parse_rewards
+from lpt_train.rewards import FROM_RECORD, REWARDS, parse_rewards, verifiers_for
 from lpt_train.rewards.pool import Item, RewardPool, Score
 from lpt_train.rollouts import completion_texts
 from lpt_train.sampler.generate import Sampling, sample
@@ -126,6 +126,8 @@ def answers(
     else:
         tasks, dropped = match_tasks(split, subject.renderer, max_prompt_length, max_completion_length)
     chosen = choose(tasks, n, seed)
+    if match is None and reward in ("", FROM_RECORD):
+        verifiers_for({task.verifier for task in chosen})
     sampling = Sampling(max_completion_length, temperature, batch_size=batch_size)
     with contextlib.ExitStack() as stack:
         judge: Judge

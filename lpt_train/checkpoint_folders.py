@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from manifests.files import fsync_folder
+from manifests.files import FILE, fsync_folder, sweep_killed
 
 STATE = "state.json"  # written last: a folder that has it is complete
 _OLD = ".old-"
@@ -48,8 +48,7 @@ def latest(directory: Path) -> Path | None:
 
 def recover(directory: Path) -> None:
     """Finish what a kill interrupted: an old checkpoint gets its name back or, where it was replaced, goes."""
-    for left in directory.parent.glob(".tmp-*.json*"):  # the record or the metrics of a run that was killed
-        left.unlink(missing_ok=True)
+    sweep_killed(directory.parent, FILE)  # the record or the metrics of a run that was killed
     for old in directory.glob(f"{_OLD}step-*"):
         final = directory / old.name.removeprefix(_OLD)
         if (final / STATE).is_file():

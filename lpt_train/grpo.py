@@ -166,11 +166,11 @@ def train(
                 rewards_P_G = reward_tensor(scores_P_G)
                 advantages = group_advantages(rewards_P_G, scale_rewards=config.scale_rewards)
                 rollouts.write(start, tasks_P, groups_P_G, texts_P_G, scores_P_G, advantages)
-                sampled = rollout_metrics(groups_P_G, rewards_P_G, advantages) | spent
+                sampled = rollout_metrics(groups_P_G, rewards_P_G, advantages)
                 blind = 0 if sampled["unscorable"] < 1 else blind + 1
                 complain(run, sampled, pool, blind=blind, first=start == 0)
                 record_ids = [task.record_id for task in tasks_P]
-                if not updates.rolled_out(start, sampled, record_ids):
+                if not updates.rolled_out(start, sampled | spent, record_ids):
                     continue
 
                 # The optimizer steps of this generation, each on those of its completions that say something.
@@ -185,7 +185,7 @@ def train(
                     skipped += not rows
                     if turn > 0:
                         updated.pop("mismatch", None)  # the policy has moved since it sampled
-                    metrics = {**sampled, **updated, **moved, "skipped_steps": skipped}
+                    metrics = {**sampled, **(spent if turn == 0 else {}), **updated, **moved, "skipped_steps": skipped}
                     updates.end(step, metrics, tokens=tokens if turn == 0 else 0, operations=parts.operations())
     return updates.finish(
         failures=[f"reward: {reason}: {text}" for reason, text in pool.examples.items()],

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lpt_train.admitted import AdmittedSplit, unadmitted
+from lpt_train.admitted import unadmitted
 from lpt_train.answers import answers, check_sampling
 from lpt_train.estimates import mean
+from lpt_train.machine import memory_answered
 from lpt_train.measured import Subject, load_subject
+from lpt_train.rewards import REWARDS
 from manifests.errors import BadInputError
 
 
@@ -57,18 +59,20 @@ class ModelSampler:
         Raises BadInputError when that holds of all.
         """
         asked, began = self.asked, self.clock()
-        step = max(1, asked.batch_size // asked.attempts)
+        size = max(1, asked.batch_size // asked.attempts)
         rates: dict[str, float] = {}
         notes: list[str] = []
-        stopped, names = 0.0, []
-        for at in range(0, len(records), step):
+        failed: dict[str, list[BadInputError]] = {}
+        stopped = 0.0
+        known = [record for record in records if (record.get("verifier") or "") in REWARDS]
+        if unknown := len(records) - len(known):
+            notes.append(f"{unknown} rows without a rate: they name no verifier that exists")
+        for at in range(0, len(known), size):
             if at and self.clock() - began > asked.seconds:
                 stopped = asked.seconds
                 break
-            split = unadmitted("rlvr", records[at : at + step], self.subject.name)
-            names += split.record_ids
-            notes += self._attempt(split, asked.seed + at, rates)
-        names += [""] * (len(records) - len(names))
+            notes += self._attempt(known[at : at + size], asked.seed + at, rates, failed, began)
+        notes += [f"{len(of)} rows without a rate: {what}: {of[0].seen}" for what, of in failed.items()]
         if not rates:
             raise BadInputError(
                 "no attempt of the model could be scored",
@@ -79,23 +83,44 @@ class ModelSampler:
         told = {
             "model": self.subject.name, "model_digest": self.subject.digest, "attempts": asked.attempts,
             "temperature": asked.temperature, "max_tokens": asked.max_tokens, "seed": asked.seed,
+            "seconds": asked.seconds,
             "mean": found.value, "low": found.low, "high": found.high, "notes": list(dict.fromkeys(notes)),
             **({"stopped_after": stopped} if stopped else {}),
         }  # fmt: skip
+        names = unadmitted("rlvr", records, self.subject.name).record_ids
         return [rates.get(name) for name in names], told
 
-    def _attempt(self, split: AdmittedSplit, seed: int, rates: dict[str, float]) -> tuple[str, ...]:
-        """Note the rates of some rows; what is said of those without one."""
+    def _attempt(
+        self,
+        records: Sequence[Mapping[str, Any]],
+        seed: int,
+        rates: dict[str, float],
+        failed: dict[str, list[BadInputError]],
+        began: float,
+    ) -> list[str]:
+        """Note the rates of some rows; what is said of those without one.
+
+        Of a batch that fails each row is tried alone while there is time, so that only those at fault have no rate.
+        """
         asked = self.asked
         try:
-            found = answers(
-                self.subject, split, k=asked.attempts, temperature=asked.temperature, seed=seed,
-                max_completion_length=asked.max_tokens, batch_size=asked.batch_size,
-            )  # fmt: skip
-        except BadInputError as error:  # nothing of this batch could be sampled or scored
-            return (f"{error.what}: {error.seen}",)
+            with memory_answered("a smaller --max-tokens or --attempts"):
+                found = answers(
+                    self.subject, unadmitted("rlvr", records, self.subject.name), k=asked.attempts,
+                    temperature=asked.temperature, seed=seed, max_completion_length=asked.max_tokens,
+                    batch_size=asked.batch_size,
+                )  # fmt: skip
+        except BadInputError as error:
+            if len(records) == 1:
+                failed.setdefault(error.what, []).append(error)
+                return []
+            notes: list[str] = []
+            for turn, record in enumerate(records):
+                if self.clock() - began <= asked.seconds:
+                    notes += self._attempt([record], seed + turn, rates, failed, began)
+            return notes
         rates.update({item.record_id: item.score for item in found.items if item.score is not None})
-        return found.notes
+        return list(found.notes)
 
 
 def open_sampler(asked: Attempts) -> ModelSampler:

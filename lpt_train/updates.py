@@ -44,6 +44,7 @@ from lpt_train.steps import clipped, whole_steps
 from lpt_train.stop import StopRequest
 from manifests.errors import LptError
 
+_ONCE = ("generation_seconds", "mfu_generation")  # told of the first step of a generation
 _MOST_WAYS_BACK = 20  # in one run: an observer that always asks to go back would never let it end
 
 
@@ -300,6 +301,7 @@ class Updates:
     def _leave_out(self, metrics: Mapping[str, float] | None = None) -> None:
         for step in range(self.done, self.done + self.together):
             self.end(step, {**(metrics or {}), "learning_rate": self.rate(step), "skipped": 1.0}, tokens=0)
+            metrics = {name: value for name, value in (metrics or {}).items() if name not in _ONCE}
 
     def _accuse(self, step: int) -> None:
         """Tell the guard the gradient norm of each unit of a step that it has just set aside."""

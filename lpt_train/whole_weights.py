@@ -39,9 +39,22 @@ def read_whole(
         raise no_head(source)
     shapes = sorted(name for name, *_ in read["mismatched_keys"])
     of_decoder = f"{loaded.base_model_prefix}."
-    surplus = sorted(name for name in read["unexpected_keys"] if name.startswith(of_decoder))
+    surplus = sorted(
+        name for name in read["unexpected_keys"] if name.startswith(of_decoder) and not _is_buffer(name, loaded)
+    )
     _refuse(source, {"missing": missing, "of another shape": shapes, "without a place in the model": surplus})
     return loaded
+
+
+def _is_buffer(name: str, model: torch.nn.Module) -> bool:
+    """Whether a tensor of a file is none that trains: a buffer of the model, or one that models had in older versions,
+    the masks of an attention (`attn.bias` is no bias where the model's attention has none) and its rotary frequencies.
+    """
+    module, _, last = name.rpartition(".")
+    if last in ("masked_bias", "inv_freq") or name in dict(model.named_buffers()):
+        return True
+    of = module.rpartition(".")[2]
+    return last == "bias" and of in ("attn", "attention")
 
 
 def read_adapter_over(under: Any, folder: str) -> PeftModel:

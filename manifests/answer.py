@@ -49,7 +49,7 @@ class WhyAnswer:
     steps: list[Step] = field(default_factory=list)
     survivor: str = ""
     notes: list[str] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)  # that trained on a split which holds the row
+    runs: list[str] = field(default_factory=list)  # on a split that holds the row; whether they came to it is not known
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as one JSON object."""
@@ -61,7 +61,9 @@ class WhyAnswer:
             head += f"; {self.survivor[:16]} stands for it"
         elif self.survivor and self.fate == "removed":
             head += "; an equal row stands for it"
-        more = [f"  trained on by {run}" for run in self.runs] + [f"  note: {note}" for note in self.notes]
+        more = [f"  a run on a split that holds it: {run}" for run in self.runs] + [
+            f"  note: {note}" for note in self.notes
+        ]
         return "\n".join([head, *(f"  {step}" for step in self.steps), *more])
 
 

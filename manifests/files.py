@@ -17,6 +17,7 @@ from pathlib import Path
 
 from manifests.errors import BadInputError, BusyError
 
+FILE = "file"  # what `atomic_path` writes is called, for `sweep_killed`
 _POLL = 0.05  # seconds between two tries for a lock
 _NEXT = {
     errno.ENOSPC: "free some space, or write to another disk, and run the same command again",
@@ -49,7 +50,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     """
     final = Path(path)
     suffixes = "".join(final.suffixes[-2:])
-    temporary = final.with_name(f".tmp-{os.getpid()}-{uuid.uuid4().hex[:8]}{suffixes}")
+    temporary = final.with_name(unfinished_name(FILE) + suffixes)
     try:
         yield temporary
         fsync_file(temporary)
@@ -87,16 +88,31 @@ def fsync_folder(path: Path | str) -> None:
 
 def unfinished_name(what: str) -> str:
     """A temporary name that says whose it is, so that `sweep_killed` knows what a kill left behind."""
-    return f".tmp-{what}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return f".tmp-{what}-{_owners()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def _owners() -> str:
+    """The processes among which a pid names one: those of this machine and, on Linux, of this namespace of pids.
+
+    Containers of one host name that share a folder see none of each other's pids.
+    """
+    try:
+        return f"{socket.gethostname()}-{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return socket.gethostname()
 
 
 def sweep_killed(parent: Path, what: str) -> None:
-    """Remove what killed processes of this machine left under `unfinished_name`; a living one keeps its own."""
-    prefix = f".tmp-{what}-{socket.gethostname()}-"
+    """Remove what killed processes left under `unfinished_name`, files and folders; a living one keeps its own, and so
+    does every process of another machine or namespace of pids."""
+    prefix = f".tmp-{what}-{_owners()}-"
     for left in parent.iterdir() if parent.is_dir() else ():
         pid = left.name.removeprefix(prefix).partition("-")[0]
         if left.name.startswith(prefix) and pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
 
 def _alive(pid: int) -> bool:

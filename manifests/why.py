@@ -331,7 +331,7 @@ class _Trail:
         if target:
             for name, row, record_id in self._admitted(target):
                 self._admit(name, row, record_id, witness="removed" in ends)
-        self._trained_on()
+        self._runs()
         if "removed" in ends:
             answer.fate = "removed"
         elif "quarantined" in ends:
@@ -341,14 +341,19 @@ class _Trail:
             answer.survivor = answer.survivor or answer.record_id
         return answer
 
-    def _trained_on(self) -> None:
-        """Name the runs on the splits that hold the row itself; what was too long for a run, it left out."""
-        found: dict[str, None] = {}
+    def _runs(self) -> None:
+        """Name the runs on the splits that hold the row itself, how far they came and how they ended.
+
+        Whether such a run came to the row is not on record: it may have stopped before, or have left the row out.
+        """
+        found: dict[str, str] = {}
         for step in self.answer.steps:
             if step.what == "admitted" and not step.witness:
                 for _, body in self.catalog.find("lpt.run/1", strict=False, split=step.stage):
-                    found[f"{body['run_id']} ({step.stage})"] = None
-        self.answer.runs = sorted(found)
+                    steps = body.get("steps", 0)
+                    said = f"{body['run_id']} ({step.stage}), {body.get('status')} at step {steps}"
+                    found.setdefault(f"{body['run_id']} {step.stage}", said)  # the newest record of a run comes first
+        self.answer.runs = sorted(found.values())
 
 
 def _scattered(body: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from lpt_data.contracts.common import Record
 from lpt_data.contracts.survey import Contract
 from lpt_data.dataset import Dataset
+from lpt_data.option_values import MOST_SEED
 from manifests.canon import id_of
 from manifests.errors import BadInputError, UsageError
 from manifests.intervals import wilson
@@ -74,6 +75,8 @@ def sample_rates(datasets: Mapping[str, Dataset], contract: Contract, sampler: S
             seen=f"--contract {contract.name} with a model",
             next="--contract rlvr, or leave --model out",
         )
+    if not 0 <= sampler.seed <= MOST_SEED:
+        raise UsageError("a seed is out of range", seen=sampler.seed, next=f"one of 0 to {MOST_SEED}")
     chosen, of = _chosen(datasets, contract.kind, sampler.rows, sampler.seed)
     if not chosen:
         raise BadInputError("no row can be attempted", seen=", ".join(datasets), next="look at what was quarantined")
@@ -94,7 +97,7 @@ def _chosen(datasets: Mapping[str, Dataset], kind: str, most: int, seed: int) ->
                 if name in seen:
                     continue
                 seen.add(name)
-                place = -int.from_bytes(hashlib.sha256(seed.to_bytes(8, "big", signed=True) + name).digest())
+                place = -int.from_bytes(hashlib.sha256(seed.to_bytes(8, "big") + name).digest())
                 if len(kept) < most:
                     heapq.heappush(kept, (place, name, record))
                 elif place > kept[0][0]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpt_data import works
 from lpt_data.config import BoilerplateConfig, CleanConfig, DecontaminateConfig, DedupConfig, PairsConfig, SplitConfig
-from lpt_data.option_values import config_of, text, texts
+from lpt_data.option_values import MOST_SEED, config_of, text, texts
 from lpt_data.progress import Progress
 from lpt_data.run.contamination import BESIDE, decontaminate, named_benchmarks, settle, write_report
 from lpt_data.run.meaning import semantic_config, with_semantics
@@ -326,7 +326,8 @@ def _sample_options(options: Options, where: str) -> None:
         raise UsageError(f"{where}: sample names no model", seen=repr(given)[:80], next="sample: {model: ./model}")
     for name, value in given.items():
         kind = _SAMPLE.get(name)
-        if name == "model" or (kind and type(value) in (int, kind) and value >= (name not in ("temperature", "seed"))):
+        fits = kind and type(value) in (int, kind) and value >= (name not in ("temperature", "seed", "seconds"))
+        if name == "model" or (fits and (name != "seed" or value <= MOST_SEED)):
             continue
         known = ", ".join(("model", *_SAMPLE))
         raise UsageError(f"{where}: sample has no such setting", seen=f"{name}: {value!r}"[:80], next=f"one of {known}")

@@ -41,6 +41,12 @@ def test_a_model_attempts_a_sample_and_the_checks_say_so(rows, model, tmp_path):
     assert "of this share 0.57 to 1.00, of the mean 0.00 to 0.43" in found[BAND[0]]["detail"]
     assert "--model" in found[BAND[0]]["next"]
     assert "--sample-rows 5" in found[BAND[0]]["next"]
+    assert "--sample-seconds 600" in found[BAND[0]]["next"]
+    # A drop takes rates from a file, so the command that writes it comes first.
+    wrote, dropped = found[BAND[0]]["next"].partition("to take them out: ")[2].split("; ")
+    assert wrote.startswith("lpt data audit ")
+    assert wrote.endswith("--scores rates.json")
+    assert "--scored rates.json" in dropped
     # What was written is what --scored reads, and the same rows are asked again, whatever their order.
     again = invoke("data", "audit", rows, "--contract", "rlvr", "--key", "countdown", "--scored", "rates.json",
                    "--json", cwd=tmp_path)  # fmt: skip
@@ -75,9 +81,29 @@ def test_attempts_without_a_model_or_beside_files_are_refused(rows, model, tmp_p
     refused(invoke(*asked(rows, model, "--temperature", 0), cwd=tmp_path), 2, "greedy")
     refused(invoke(*asked(rows, model, "--scores", "rates.txt"), cwd=tmp_path), 2, ".json")
     refused(invoke(*asked(rows, tmp_path / "absent"), cwd=tmp_path), 5, "absent")
+    for seed in (-1, 2**63, 2**80):
+        assert invoke(*asked(rows, model, "--sample-seed", seed), cwd=tmp_path).code == 2
     chats = jsonl(tmp_path / "t.jsonl", [{"text": "one two three"}])
     ended = invoke("data", "audit", chats, "--contract", "text", "--model", model, cwd=tmp_path)
     refused(ended, 2, "answer to verify")
+
+
+def test_scores_take_the_place_of_earlier_scores_alone(rows, place, model, tmp_path):
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps(sums(4)))
+    before = data.read_bytes()
+    audit = ("data", "audit", data, "--contract", "rlvr", "--key", "countdown", "--model", tmp_path / "absent")
+    refused(invoke(*audit, "--scores", data, cwd=tmp_path), 2, "a file that is read")  # before the model is looked for
+    other = tmp_path / "notes.json"
+    other.write_text('{"mine": 1}')
+    for reads in ((), ("--against", other), ("--benchmark", f"b={other}")):
+        refused(invoke(*audit, *reads, "--scores", other, cwd=tmp_path), 2, "--scores")
+    eval_ = ("eval", "--admitted", "sums:train", "--model", model, "--n", 2, "--max-tokens", 2, "--scores")
+    refused(invoke(*eval_, other, cwd=place), 2, "no earlier scores")
+    assert (data.read_bytes(), other.read_text()) == (before, '{"mine": 1}')
+    for _ in range(2):  # its own may be written again
+        assert invoke(*eval_, tmp_path / "own.json", cwd=place).code == 0
+    assert json.loads((tmp_path / "own.json").read_bytes())["type"] == "lpt.scores/1"
 
 
 def test_a_gate_of_a_recipe_lets_a_model_attempt_rows(rows, model, tmp_path):
@@ -91,6 +117,7 @@ stages:
     ended = invoke("data", "run", "r.yaml", "--json", cwd=tmp_path)
     assert ended.code in (3, 4), ended.stderr
     assert "sampled: 4 of 12 rows" in ended.stdout
-    for wrong in ("sample: {attempts: 2}", "sample: {model: m, attempt: 2}", "sample: {model: m, rows: 0}"):
+    for wrong in ("sample: {attempts: 2}", "sample: {model: m, attempt: 2}", "sample: {model: m, rows: 0}",
+                  "sample: {model: m, seed: -1}", f"sample: {{model: m, seed: {2**63}}}"):  # fmt: skip
         (tmp_path / "r.yaml").write_text(recipe.split("sample:")[0] + wrong + "}\n")
         refused(invoke("data", "run", "r.yaml", cwd=tmp_path), 2, "sample")

@@ -25,6 +25,7 @@ from lpt_train.config import Lora, Optim
 from lpt_train.models import load_model, resolve
 from lpt_train.optimizers import make_optimizer
 from manifests.errors import BadInputError, LptError, RefusedError
+from manifests.files import FILE, unfinished_name
 
 PROVENANCE = {
     "run_id": "r", "manifest": "m", "split": "a@1:train", "content_root": "c", "tainted": False,
@@ -249,7 +250,9 @@ def test_an_adapter_of_another_program_is_as_marked_as_its_base(tmp_path):
 
 def test_what_a_kill_left_half_written_beside_the_checkpoints_goes(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    for name in (".tmp-77-aabbccdd.json", ".tmp-77-aabbccdd.jsonl", "run.json", ".lock"):
+    living = unfinished_name(FILE)  # such as the metrics that another process of the run is writing
+    gone = living.replace(f"-{os.getpid()}-", "-999999999-")
+    for name in (f"{gone}.json", f"{gone}.jsonl", f"{living}.jsonl", "run.json", ".lock"):
         (tmp_path / name).write_text("{")
     recover(tmp_path / "checkpoints")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "checkpoints", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", f"{living}.jsonl", "checkpoints", "run.json"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from lpt_train.pass_rates import Attempts, ModelSampler, open_sampler
 from manifests.canon import canonical_bytes
-from manifests.errors import BadInputError, UsageError
+from manifests.errors import BadInputError, LptError, UsageError
 
 
 def problem(number: int, answer: str = "7") -> dict:
@@ -41,6 +42,24 @@ def test_rows_that_cannot_be_attempted_have_no_rate_and_are_no_zeros(loaded: Mod
     assert told["notes"]
     with pytest.raises(BadInputError, match="no attempt of the model could be scored"):
         loaded([problem(2, "no number"), problem(3, "none")])
+
+
+def test_one_bad_row_costs_the_others_nothing(loaded: ModelSampler) -> None:
+    unknown = problem(2) | {"verifier": "no such"}
+    rates, told = loaded([problem(0), unknown, problem(1)])
+    assert [rate is None for rate in rates] == [False, True, False]
+    assert told["notes"][0].startswith("1 rows without a rate: they name no verifier that exists")
+    long = problem(3) | {"prompt": [{"role": "user", "content": "why? " * 5000}]}
+    rates, told = loaded([long, problem(2, "none"), problem(0), problem(1)])  # the first batch fails whole
+    assert [rate is None for rate in rates] == [True, True, False, False]
+    assert sum(note.startswith("1 rows without a rate: ") for note in told["notes"]) == 2
+
+
+def test_memory_that_runs_out_is_answered(loaded: ModelSampler) -> None:
+    much = ModelSampler(loaded.subject, replace(loaded.asked, max_tokens=10**11))
+    with pytest.raises(LptError, match="not enough memory") as error:
+        much([problem(0)])
+    assert "--max-tokens or --attempts" in error.value.next
 
 
 def test_several_greedy_attempts_are_one() -> None:

@@ -151,7 +151,7 @@ def test_out_of_memory_is_answered_with_the_batch_that_fits_and_the_next_rung(sf
     (memory,) = kept
     memory.budget = int(0.6 * memory.choice.memory.reserved)
     told = answer(wide, sft_split, tmp_path / "oom", memory, **options)
-    assert told.what == "the GPU has not enough memory for this batch"
+    assert told.what == "there is not enough memory for this batch"
     size, accumulation = (int(part.split("=")[1].split()[0]) for part in told.next.split("--set ")[1:3])
     assert size in (3, 4)
     assert size * accumulation == 24

@@ -168,3 +168,17 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_has_is_not(tm
     sweep_killed(tmp_path, "model")
     assert [folder.exists() for folder in (mine, gone, *others)] == [True, False, True, True]
     sweep_killed(tmp_path / "nowhere", "model")
+
+
+def test_what_another_namespace_of_pids_has_is_not_swept(tmp_path, monkeypatch):
+    """Two containers of one host name and a shared folder: what is no pid here may be a living one there."""
+    theirs = tmp_path / unfinished_name("model").replace(f"-{os.getpid()}-", "-999999999-")
+    theirs.mkdir()
+    here = os.stat
+    other = os.stat_result((0, here("/proc/self/ns/pid").st_ino + 1, *[0] * 8))
+    monkeypatch.setattr(os, "stat", lambda path, **more: other if path == "/proc/self/ns/pid" else here(path, **more))
+    sweep_killed(tmp_path, "model")
+    assert theirs.exists()
+    monkeypatch.undo()
+    sweep_killed(tmp_path, "model")
+    assert not theirs.exists()

@@ -165,15 +165,15 @@ def test_a_row_that_was_kept_says_so(history):
     assert why(history.catalog, ident("unrelated")).fate == "kept"  # admitted, and no stage saw it
 
 
-def test_the_runs_that_trained_on_a_row_are_named(history):
+def test_the_runs_on_a_split_that_holds_a_row_are_named_and_not_said_to_have_seen_it(history):
     split = next(step.stage for step in why(history.catalog, f"{history.raw}:1").steps if step.what == "admitted")
-    run = {"type": "lpt.run/1", "run_id": "sft-1", "split": split, "status": "stopped"}
+    run = {"type": "lpt.run/1", "run_id": "sft-1", "split": split, "status": "stopped", "steps": 1}
     history.catalog.put(run)
-    history.catalog.put(run | {"status": "done"})  # the same run, resumed
+    history.catalog.put(run | {"status": "done", "steps": 9})  # the same run, resumed
     history.catalog.put(run | {"run_id": "sft-2", "split": "others@1:train"})
     answer = why(history.catalog, f"{history.raw}:1")
-    assert answer.runs == [f"sft-1 ({split})"]
-    assert f"  trained on by sft-1 ({split})" in str(answer).splitlines()
+    assert answer.runs == [f"sft-1 ({split}), done at step 9"]
+    assert f"  a run on a split that holds it: sft-1 ({split}), done at step 9" in str(answer).splitlines()
     removed = why(history.catalog, f"{history.raw}:2")
     assert removed.fate == "removed"
     assert removed.runs == []

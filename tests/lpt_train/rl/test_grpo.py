@@ -118,6 +118,8 @@ def test_n_steps_and_n_steps_are_2n_steps(config, split, tmp_path, catalog, chan
     strip = lambda rows: [{k: v for k, v in row.items() if k not in timing} for row in rows]  # noqa: E731
     assert strip(metrics(tmp_path / "one")) == strip(metrics(tmp_path / "two"))
     assert (tmp_path / "one/rollouts.jsonl").read_bytes() == (tmp_path / "two/rollouts.jsonl").read_bytes()
+    told = [row["step"] for row in metrics(tmp_path / "one") if "generation_seconds" in row]
+    assert told == [step + 1 for step in range(0, whole.run.max_steps, whole.steps_of_generation)]  # each once
 
 
 def test_generation_and_training_have_an_mfu_each(config, split, tmp_path, catalog, monkeypatch):
@@ -323,6 +325,7 @@ def test_micro_batches_change_no_gradient(config, tiny, size):
         )
         policy = grpo.make_policy(made, str(tiny), grpo.placement("cpu", "float32"))
         found = grpo.update(policy, rows, made)
+        assert found.pop("training_seconds") > 0  # no two take the same time
         gradients.append((found, torch.cat([p.grad.flatten() for p in policy.model.parameters()])))
     assert gradients[0][0] == pytest.approx(gradients[1][0], abs=1e-5)
     assert torch.allclose(gradients[0][1], gradients[1][1], atol=1e-6)
@@ -383,9 +386,9 @@ def test_a_generation_that_spikes_twice_goes_back_with_its_sampler_and_its_rollo
     made = options(config, max_steps=6, save_steps=2, spike_guard=True, lr_scheduler_type="constant")
     honest, calls = grpo.update, []
 
-    def spoiled(policy, rows, config):
+    def spoiled(policy, rows, config, parts):
         calls.append(1)
-        found = honest(policy, rows, config)
+        found = honest(policy, rows, config, parts)
         return found | {"loss": math.nan} if len(calls) in (4, 5) else found
 
     monkeypatch.setattr(grpo, "update", spoiled)
