@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -633,3 +634,16 @@ def test_the_renderer_of_the_trainer_passes_every_gate_on_clean_rows(tmp_path):
     special = encoder.tokenizer.convert_ids_to_tokens(min(encoder.stop_ids))
     smuggled = check(tmp_path, "sft", {"train": [chat("q", f"a {special} b"), chat("q")]}, encode=encoder)
     assert value(smuggled, "sft.render.failed_share") == ("ok", 0.5, 2)
+
+
+def test_a_split_that_changes_while_it_is_audited_has_no_report(tmp_path: Path) -> None:
+    """Its rows are valid before and after, and of the same size."""
+    path = Path(write(tmp_path / "train.jsonl", [chat("one"), chat("two")]))
+    before = path.stat()
+
+    def progress(done: int, total: int | None, label: str) -> None:
+        path.write_bytes(path.read_bytes().replace(b"two", b"one"))
+        os.utime(path, ns=(0, before.st_mtime_ns + 1))
+
+    with pytest.raises(BadInputError, match="changed while it was read"):
+        audit({"train": Dataset.open([str(path)], kind="sft")}, "sft", progress=progress)

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from lpt_data.dataset import TextBatch
-from lpt_data.dedup.near import components
+from lpt_data.dedup.near import components, nearest
+from lpt_data.io.chunks import Spans
 
 
 def joined(texts, threshold, size=3):
@@ -55,3 +56,12 @@ def test_order_and_batches_change_nothing():
     assert sorted(map(len, expected)) == [1, 2, 3, 4]
     for seed in range(5):
         assert joined(random.Random(seed).sample(texts, len(texts)), 0.8, size=seed + 1) == expected
+
+
+def test_texts_in_hand_are_not_read_again():
+    """An audit compares what it read, whatever the file is by then: here there is none."""
+    spans = Spans("not there.jsonl", (0, 0, 0, 0), np.array([0, 500]), np.array([400, 400], np.int32))
+    texts = pa.array([window(0), window(5)], pa.large_string())
+    batch = TextBatch(np.arange(2), texts, np.zeros((2, 32), np.uint8), spans)
+    assert components([batch], 0.8).tolist() == [0, 0]
+    assert nearest([batch], 2, [batch], 0.8, "text")[0].tolist() == [0, 1]
