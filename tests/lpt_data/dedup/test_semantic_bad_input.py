@@ -41,12 +41,12 @@ def test_a_hundred_thousand_copies_are_one_vector(folder: Path) -> None:
     """Without exact before it the copies go for their meaning; each is embedded once, and compared with nothing."""
     rows = lines(["the cat sat on the mat"]) * 100_000 + lines(["the feline sat on the mat", "red car"])
     clocked = (sys.executable, "-c", CLOCK)
-    body, peak = report(begin(folder, rows, "--method", "semantic", "--memory", "450MB", before=clocked), folder)
+    body, peak = report(begin(folder, rows, "--method", "semantic", "--memory", "600MB", before=clocked), folder)
     assert body["removed"] == {"semantic_duplicate": 100_000}
     assert body["rows_out"] == 2
     assert body["semantic"]["distinct_texts"] == body["semantic"]["embedded"] == 3
     assert body["semantic"]["pairs"] == 1
-    assert int(peak) <= 450 * 10**6
+    assert int(peak) <= 600 * 10**6
 
 
 @pytest.mark.parametrize("methods", ["semantic", "exact,minhash,semantic"])
