@@ -6,7 +6,7 @@ the estimate is taken from, are computed once before the first update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -88,8 +88,9 @@ def train(
     )
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)
-    reference = _reference(run_micro_batch, [c.row for c in completions], needed, size)
-    reference_of_others = _reference(run_micro_batch, others, needed, size)
+    score = run_micro_batch.row_logprobs
+    reference = _reference(run_micro_batch, [c.row for c in completions], needed, size, score)
+    reference_of_others = _reference(run_micro_batch, others, needed, size, score)
     measure = (
         partial(evaluate, run_micro_batch, _measured(run_micro_batch, held_out, config), config) if held_out else None
     )
@@ -153,8 +154,7 @@ def evaluate(run_micro_batch: MicroBatch, held: Measured, config: KTOConfig) -> 
     every = batched(range(len(held.completions)), config.per_device_eval_batch_size)
     apart = []
     for part in every:
-        logp_N, batch = run_micro_batch.logprobs([held.others[i] for i in part])
-        apart.append(row_sums(logp_N, batch)[: len(part)].float().cpu())
+        apart.append(run_micro_batch.plain_logprobs([held.others[i] for i in part]).float().cpu())
     point = kl_estimate(torch.cat(apart) - torch.from_numpy(held.reference_of_others))
     parts = []
     for part in every:
@@ -213,11 +213,18 @@ def _extras(
     return {"weight_S": weight_S, "desirable_S": good_S, "reference_S": reference_S, "point": point}
 
 
-def _reference(run_micro_batch: MicroBatch, rows: Sequence[Row], needed: Sequence[int], size: int) -> np.ndarray:
+def _reference(
+    run_micro_batch: MicroBatch,
+    rows: Sequence[Row],
+    needed: Sequence[int],
+    size: int,
+    score: Callable[[Sequence[Row]], torch.Tensor],
+) -> np.ndarray:
     """Summed log-probs of the rows under the model as it is before the first update, float32 [rows]."""
     found = np.zeros(len(rows), np.float32)
     parts = batched(needed, size)
-    for part, sums_S in zip(parts, run_micro_batch.start_logprobs([rows[i] for i in p] for p in parts), strict=True):
+    sums = run_micro_batch.start_logprobs(([rows[i] for i in part] for part in parts), score)
+    for part, sums_S in zip(parts, sums, strict=True):
         found[list(part)] = sums_S.numpy()
     return found
 
@@ -226,7 +233,10 @@ def _measured(run_micro_batch: MicroBatch, held_out: RenderedCompletions, config
     completions, size = held_out.completions, config.per_device_eval_batch_size
     others = mismatched(completions, epoch_order(len(completions), config.run.seed, 0), config.max_length)
     every = range(len(completions))
-    own, apart = (_reference(run_micro_batch, rows, every, size) for rows in ([c.row for c in completions], others))
+    own, apart = (
+        _reference(run_micro_batch, rows, every, size, run_micro_batch.plain_logprobs)
+        for rows in ([c.row for c in completions], others)
+    )
     return Measured(completions, others, own, apart)
 
 

@@ -83,9 +83,13 @@ class MicroBatch:
         self._parameters = trainable(model)  # walking through the modules takes longer than a replay
 
     @property
+    def _compiled(self) -> bool:
+        return self.way in ("graph", "compiled")
+
+    @property
     def most_tokens(self) -> int:
         """Tokens of the longest line, filler included."""
-        shape = self._filled if self.way in ("graph", "compiled") else self._plain
+        shape = self._filled if self._compiled else self._plain
         return math.ceil(self._most_tokens / shape.tokens) * shape.tokens
 
     def leave_recordings(self, option: str, because: str) -> None:
@@ -111,35 +115,46 @@ class MicroBatch:
         """Add the gradients of these rows; return `loss` and what the objective reports, detached, on the device."""
         return self._run("train", self._forward_backward, rows, extras)
 
-    @torch.no_grad()
     def row_logprobs(self, rows: Sequence[Row]) -> torch.Tensor:
-        """Summed log-probs of the targets of each row, float32 [rows], without gradients; a recording with dropout is
-        another than one without."""
+        """Summed log-probs of the targets of each row, float32 [rows], as the forward pass that trains rounds them; a
+        recording with dropout is another than one without."""
         return self._run(f"scored, training={self.model.training}", self._scored, rows, {})["sums"][: len(rows)]
 
-    def start_logprobs(self, batches: Iterable[Sequence[Row]]) -> list[torch.Tensor]:
-        """`row_logprobs` of each batch under the model as it is now, without dropout.
+    @torch.no_grad()
+    def plain_logprobs(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Summed log-probs of the targets of each row, float32 [rows], as an evaluation rounds them: see `logprobs`."""
+        return row_sums(*self.logprobs(rows))[: len(rows)]
 
-        Asked before the first step this is the model that a run starts from. A fresh adapter stays on: it adds nothing
-        yet, and without it compiled layers round otherwise than those that train, which in bfloat16 is a margin before
-        anything was learned.
+    def start_logprobs(
+        self, batches: Iterable[Sequence[Row]], score: Callable[[Sequence[Row]], torch.Tensor] | None = None
+    ) -> list[torch.Tensor]:
+        """`score` (default `row_logprobs`) of each batch under the model as it is now, without dropout.
+
+        Asked before the first step this is the model that a run starts from. It is read through the very program that
+        it will be compared with, for another one rounds otherwise, which in bfloat16 is a margin before anything was
+        learned. So a fresh adapter stays on (it adds nothing yet), and compiled layers without dropout stay as they
+        train.
         """
-        was_training = self.model.training
-        self.model.eval()
+        was_training, score = self.model.training, score or self.row_logprobs
+        self.model.train(was_training and self._compiled and not draws(self.model))
         try:
-            return [self.row_logprobs(rows).float().cpu() for rows in batches]
+            return [score(rows).float().cpu() for rows in batches]
         except torch.OutOfMemoryError as error:  # before the run's own guard
             raise (error if self.memory is None else self.memory.answer(error)) from error
         finally:
             self.model.train(was_training)
 
     def _scored(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
-        with self.place.autocast():
-            return {"sums": row_sums(self._through(batch), batch)}
+        """Without gradients where that changes no rounding; compiled layers are another program with them."""
+        with torch.set_grad_enabled(self._compiled and not self.ranks.sharded):
+            return {"sums": row_sums(self._forward(batch), batch).detach()}
+
+    def _forward(self, batch: FlatBatch) -> torch.Tensor:
+        with self.place.autocast(), on_host(self.model.parameters()) if self.offload_activations else nullcontext():
+            return self._through(batch)
 
     def _run(self, name: str, work: Work, rows: Sequence[Row], extras: Extras) -> dict[str, torch.Tensor]:
-        fixed = self.way in ("graph", "compiled")
-        batch = flatten(rows, self.pad_id, self._filled if fixed else self._plain).to(self.place.device)
+        batch = flatten(rows, self.pad_id, self._filled if self._compiled else self._plain).to(self.place.device)
         extras = {key: tensor.to(self.place.device) for key, tensor in extras.items()}
         if self.way != "graph":
             return work(batch, extras)
@@ -187,7 +202,7 @@ class MicroBatch:
             return self.head(self.model, hidden_T_H, batch)
         return head_logprobs(
             self.model, hidden_T_H[batch.predict_N], batch.targets_N, 1.0, self.chunk, False,
-            compiled=self.way in ("graph", "compiled"),
+            compiled=self._compiled,
         )[0]  # fmt: skip
 
     def _hidden(self, batch: FlatBatch) -> torch.Tensor:
@@ -206,9 +221,7 @@ class MicroBatch:
         ).last_hidden_state[0]  # fmt: skip
 
     def _forward_backward(self, batch: FlatBatch, extras: Extras) -> dict[str, torch.Tensor]:
-        with self.place.autocast(), on_host(self.model.parameters()) if self.offload_activations else nullcontext():
-            logp_N = self._through(batch)
-        loss, report = self.objective(logp_N, batch, extras)
+        loss, report = self.objective(self._forward(batch), batch, extras)
         loss.backward()
         return {"loss": loss.detach(), **{name: value.detach() for name, value in report.items()}}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,13 @@ def train(
         split, eval_split, config.max_length
     )
     needed = visited(order.total_units, len(pairs), size, options.seed)
-    reference = _reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", run)
+    reference = _kept_reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", run)
     measure = None
     if held_out is not None:
-        every = range(len(held_out.pairs))
-        held_reference = _reference(run_micro_batch, config, held_out.pairs, every, "", None)
+        every, eval_size = range(len(held_out.pairs)), config.per_device_eval_batch_size
+        held_reference = _reference(
+            run_micro_batch, config, held_out.pairs, every, eval_size, run_micro_batch.plain_logprobs
+        )
         measure = partial(evaluate, run_micro_batch, held_out.pairs, held_reference, config)
     run.notes += run_micro_batch.notes
 
@@ -219,33 +221,46 @@ def _reference(
     config: PreferenceConfig,
     pairs: Sequence[Pair],
     needed: Sequence[int],
-    identity: str,
-    run: Run | None,
+    size: int,
+    score: Callable[[Sequence[Row]], torch.Tensor],
 ) -> np.ndarray:
-    """Log-probs of the pairs under the reference, float32 [pairs, 2]; zeros where not needed.
-
-    Read from the folder of `run` when what is there was computed for the same model, rows and precision.
-    """
+    """Log-probs of pairs under the reference, `size` pairs at a time, float32 [pairs, 2]; zeros where not needed."""
     found = np.zeros((len(pairs), 2), np.float32)
     if not LOSSES[config.loss_type].reference:
         return found
-    key = hashlib.sha256(f"{identity} {run_micro_batch.place.dtype} {len(needed)}".encode()).hexdigest()
-    kept = run.out / "reference.json" if run is not None else None
-    if run is not None and kept is not None and kept.exists():
+    parts = run_micro_batch.ranks.deal(batched(needed, size), [])
+    sums = run_micro_batch.start_logprobs((_rows([pairs[i] for i in part]) for part in parts), score)
+    for part, sums_2P in zip(parts, sums, strict=True):
+        found[list(part)] = sums_2P.view(-1, 2).numpy()[: len(part)]
+    return run_micro_batch.ranks.total(found)
+
+
+def _kept_reference(
+    run_micro_batch: MicroBatch,
+    config: PreferenceConfig,
+    pairs: Sequence[Pair],
+    needed: Sequence[int],
+    identity: str,
+    run: Run,
+) -> np.ndarray:
+    """`_reference` of the pairs that a run trains on, kept in its folder.
+
+    What is there is taken when it was computed for the same model, rows, precision and way of running.
+    """
+    place, size = run_micro_batch.place, config.per_device_train_batch_size
+    key = hashlib.sha256(f"{identity} {place.dtype} {run_micro_batch.way} {len(needed)}".encode()).hexdigest()
+    kept = run.out / "reference.json"
+    if kept.exists():
         try:
             body = json.loads(kept.read_bytes())
             if body["key"] == key:
+                found = np.zeros((len(pairs), 2), np.float32)
                 found[list(needed)] = np.asarray(body["logps"], np.float32).reshape(len(needed), 2)
                 return found
         except (ValueError, KeyError, TypeError):
             run.notes.append(f"{kept} was damaged, so the log-probs of the reference were computed again")
-    ranks = run_micro_batch.ranks
-    parts = ranks.deal(batched(needed, config.per_device_train_batch_size), [])
-    sums = run_micro_batch.start_logprobs(_rows([pairs[i] for i in part]) for part in parts)
-    for part, sums_2P in zip(parts, sums, strict=True):
-        found[list(part)] = sums_2P.view(-1, 2).numpy()[: len(part)]
-    found = ranks.total(found)
-    if kept is not None and ranks.main:
+    found = _reference(run_micro_batch, config, pairs, needed, size, run_micro_batch.row_logprobs)
+    if LOSSES[config.loss_type].reference and run_micro_batch.ranks.main:
         write_atomic(kept, json.dumps({"key": key, "logps": found[list(needed)].tolist()}).encode())
     return found
 

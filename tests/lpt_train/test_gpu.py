@@ -162,13 +162,20 @@ def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):
 
 
 def test_a_recorded_run_starts_from_its_reference(tiny, tmp_path):
-    """Nothing is learned yet, so the first loss is log 2 but for what recordings with and without gradients round."""
+    """Nothing is learned at a rate of zero, so every loss is log 2: the reference is read as the policy is, in bf16."""
     made = from_mapping(PreferenceConfig, {
-        "model": str(tiny), "max_steps": 2, "per_device_train_batch_size": 4, "execution": "graph",
+        "model": str(tiny), "max_steps": 3, "per_device_train_batch_size": 4, "execution": "graph",
+        "learning_rate": 0.0, "eval_steps": 1, "per_device_eval_batch_size": 3,
     })  # fmt: skip
-    split = load_unadmitted(write_jsonl(tmp_path / "pairs.jsonl", preferences(16)), "preference")
-    result = train_preference(made, split=split, out=tmp_path / "run")
-    assert result.body["metrics"]["loss"][0] == pytest.approx(math.log(2), abs=1e-3)
+    split, held_out = (
+        load_unadmitted(write_jsonl(tmp_path / name, rows), "preference")
+        for name, rows in (("pairs.jsonl", preferences(16)), ("held-out.jsonl", preferences(23)[16:]))
+    )
+    result = train_preference(made, split=split, out=tmp_path / "run", eval_split=held_out)
+    assert result.body["execution"] == "graph"
+    metrics = result.body["metrics"]
+    assert metrics["loss"] == pytest.approx([math.log(2)] * len(metrics["loss"]), abs=1e-6)
+    assert metrics["eval_loss"] == pytest.approx([math.log(2)] * len(metrics["eval_loss"]), abs=1e-6)
 
 
 def test_a_recording_drops_other_inputs_each_time(tiny):
