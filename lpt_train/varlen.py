@@ -2,7 +2,8 @@
 
 Registered with transformers as `lpt_varlen`. A batch is one line of T tokens; `cu_seqlens` (int32 [rows + 1]) says
 where its rows begin and end. In half precision on CUDA it is torch's flash attention for variable lengths, without a
-mask of any size; elsewhere a loop over the rows, which is also the plain reference of the tests.
+mask of any size; in other precisions there rows of like length are filled up and go together, for a loop over them
+launches thousands of small kernels a step. On a CPU it is that loop, which is also the plain reference of the tests.
 
 What it does not know (capped scores, sinks, dropout of attention) it refuses, so that a model that needs them is found
 out before it trains.
@@ -11,8 +12,12 @@ out before it trains.
 from __future__ import annotations
 
 import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
@@ -66,6 +71,9 @@ def varlen_attention(
         )  # fmt: skip
         assert isinstance(out_T_N_D, torch.Tensor)  # nothing else was asked for
         return out_T_N_D[None], None
+    if cu_seqlens is not None and value_T_K_D.is_cuda:
+        groups = _groups_of(cu_seqlens)
+        return _by_groups(query_T_N_D, key_T_K_D, value_T_K_D, groups, scaling, sliding_window)[None], None
     ends = [0, len(query_T_N_D)] if cu_seqlens is None else cu_seqlens.tolist()
     return _each_row(query_T_N_D, key_T_K_D, value_T_K_D, ends, scaling, sliding_window)[None], None
 
@@ -82,16 +90,95 @@ def _each_row(
     for start, end in zip(ends[:-1], ends[1:], strict=True):
         if start == end:
             continue
-        query, key, value = (part[start:end].transpose(0, 1)[None] for part in (query_T_N_D, key_T_K_D, value_T_K_D))
-        mask = None
-        if window and end - start > window:
-            full = torch.ones(end - start, end - start, dtype=torch.bool, device=query.device)
-            mask = full.tril() & full.triu(1 - window)
-        out = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
-        )
-        parts.append(out[0].transpose(0, 1))
+        line = query_T_N_D[None, start:end], key_T_K_D[None, start:end], value_T_K_D[None, start:end]
+        parts.append(_attended(*line, scaling, window)[0])
     return torch.cat(parts)
+
+
+def _attended(
+    query_S_L_N_D: torch.Tensor,
+    key_S_L_K_D: torch.Tensor,
+    value_S_L_K_D: torch.Tensor,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """Causal attention within each of S rows of L tokens, [S, L, N, D]; no token sees filler at the end of its row."""
+    longest, mask = query_S_L_N_D.shape[1], None
+    if window and longest > window:
+        mask = torch.ones(longest, longest, dtype=torch.bool, device=query_S_L_N_D.device)
+        mask = mask.tril() & mask.triu(1 - window)
+    query, key, value = (part.transpose(1, 2) for part in (query_S_L_N_D, key_S_L_K_D, value_S_L_K_D))
+    out_S_N_L_D = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
+    )
+    return out_S_N_L_D.transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows of like length, filled up to tables of places.
+
+    `tokens` [S, L] of each group says which token of the line lies at each place (at filler the first one);
+    `places` [T] says where each token of the line lies among the places of all groups.
+    """
+
+    tokens: tuple[torch.Tensor, ...]
+    places: torch.Tensor
+
+
+def groups(ends: Sequence[int], device: torch.device) -> Groups:
+    """Groups of the rows of a line, longest first; no row is filled up to more than one and a half times its length."""
+    lengths = np.diff(ends)
+    order = [int(row) for row in np.argsort(-lengths, kind="stable") if lengths[row]]
+    places, parts, at, used = np.empty(ends[-1], np.int64), [], 0, 0
+    while at < len(order):
+        longest = int(lengths[order[at]])
+        end = at + 1
+        while end < len(order) and 3 * lengths[order[end]] >= 2 * longest:
+            end += 1
+        tokens = np.zeros((end - at, longest), np.int64)
+        for number, row in enumerate(order[at:end]):
+            mine = np.arange(ends[row], ends[row + 1])
+            tokens[number, : len(mine)] = mine
+            places[mine] = used + number * longest + np.arange(len(mine))
+        parts.append(torch.from_numpy(tokens).to(device))
+        at, used = end, used + tokens.size
+    return Groups(tuple(parts), torch.from_numpy(places).to(device))
+
+
+class _Latest:
+    """The groups of one tensor: all layers of a pass ask for those of the same."""
+
+    of: Callable[[], torch.Tensor | None] = staticmethod(lambda: None)
+    version = -1
+    groups: Groups | None = None
+
+
+def _groups_of(cu_seqlens: torch.Tensor) -> Groups:
+    if _Latest.groups is None or _Latest.of() is not cu_seqlens or _Latest.version != cu_seqlens._version:
+        _Latest.groups = groups(cu_seqlens.tolist(), cu_seqlens.device)
+        _Latest.of, _Latest.version = weakref.ref(cu_seqlens), cu_seqlens._version
+    return _Latest.groups
+
+
+def _by_groups(
+    query_T_N_D: torch.Tensor,
+    key_T_K_D: torch.Tensor,
+    value_T_K_D: torch.Tensor,
+    groups: Groups,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    # Each query head its own key head: kernels of float32 that keep no scores for the backward pass want that.
+    share, parts = query_T_N_D.shape[1] // key_T_K_D.shape[1], []
+    key_T_N_D, value_T_N_D = (part.repeat_interleave(share, 1) for part in (key_T_K_D, value_T_K_D))
+    for tokens_S_L in groups.tokens:
+        query, key, value = (
+            part.index_select(0, tokens_S_L.flatten()).view(*tokens_S_L.shape, *part.shape[1:])
+            for part in (query_T_N_D, key_T_N_D, value_T_N_D)
+        )
+        parts.append(_attended(query, key, value, scaling, window).flatten(0, 1))
+    return torch.cat(parts).index_select(0, groups.places)
 
 
 AttentionInterface.register(NAME, varlen_attention)

@@ -3,6 +3,7 @@
 
     python benchmarks/train/losses.py --shape tiny --out RESULT.json
     python benchmarks/train/losses.py --model DIR --device cuda --dtypes bfloat16 --jobs 4 --out RESULT.json
+    python benchmarks/train/losses.py --model DIR --device cuda --sft chats.jsonl --dpo pairs.jsonl --out RESULT.json
 
 TRL's trainers (their forward, loss, gradients, optimizer and schedule) are given the rows as we render them, in our
 order, so that what is compared is the training and not the tokenising; `tests/lpt_train/test_trl_parity.py` lets TRL
@@ -60,7 +61,9 @@ def losses(args, case, dtype, engine):
         from lpt_train.engines.trl import train
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LPT_CATALOG"] = f"{folder}/.lpt"
-        path = write_rows(rows(algorithm, args.rows, args.words), Path(folder) / "rows.jsonl")
+        path = getattr(args, algorithm) or write_rows(
+            rows(algorithm, args.rows, args.words), Path(folder) / "rows.jsonl"
+        )
         began = time.time()
         result = train(config, split=load_unadmitted(path, kind), out=Path(folder) / "run")
         lines = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
@@ -107,6 +110,8 @@ def in_process(args, model, job):
     command = [sys.executable, __file__, "--worker", ",".join(job), "--model", model]
     for name in ("device", "steps", "batch", "rows", "words", "length", "rate", "warmup", "seed", "threads"):
         command += [f"--{name}", str(getattr(args, name))]
+    for name in ("sft", "dpo"):
+        command += [f"--{name}", getattr(args, name)] if getattr(args, name) else []
     done = subprocess.run(command + ["--whole"] * args.whole, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
@@ -124,8 +129,10 @@ def parsed():
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=4, help="rows, packed lines or pairs a step")
-    parser.add_argument("--rows", type=int, default=400)
-    parser.add_argument("--words", type=int, default=40, help="words of the longest reply")
+    parser.add_argument("--sft", help="JSON lines of conversations; made of random words by default")
+    parser.add_argument("--dpo", help="JSON lines of preference pairs; made of random words by default")
+    parser.add_argument("--rows", type=int, default=400, help="rows of random words")
+    parser.add_argument("--words", type=int, default=40, help="words of the longest reply of random words")
     parser.add_argument("--length", type=int, default=512, help="most tokens of a row, and of a packed line")
     parser.add_argument("--rate", type=float, default=1e-3, help="peak learning rate")
     parser.add_argument("--warmup", type=int, default=0, help="steps in which the rate rises to its peak")
@@ -158,7 +165,8 @@ def main():
                 results.append(told)
                 print(json.dumps({name: value for name, value in told.items() if name != "losses"}), flush=True)
     report = {
-        "model": args.model or args.shape, "adapter": "none" if args.whole else "LoRA r=8", "results": results,
+        "model": args.model or args.shape, "adapter": "none" if args.whole else "LoRA r=8",
+        "data": {name: getattr(args, name) or "random words" for name in ("sft", "dpo")}, "results": results,
         "bfloat16_from_float32": from_float32(results),
         "machine": machine(args.device), "seconds": time.time() - began,
         "command": "python benchmarks/train/losses.py " + " ".join(sys.argv[1:]),

@@ -20,6 +20,7 @@ from lpt_train.losses.sft import sft_loss
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import load_model, placement
 from lpt_train.packing import Row, render_rows
+from lpt_train.varlen import _by_groups, _each_row, groups
 from manifests.errors import RefusedError
 
 
@@ -83,6 +84,20 @@ def test_log_probs_in_a_line_are_those_of_each_row_alone(tiny, renderer, filled)
         torch.testing.assert_close(logp_N[start : start + len(alone)], alone, atol=1e-5, rtol=0)
         start += len(alone)
     assert start == len(logp_N)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_rows_that_are_filled_up_attend_as_each_row_alone(window):
+    ends = [0, 9, 9, 10, 22, 30, 31, 43]  # one row is empty, two have one token
+    made = groups(ends, torch.device("cpu"))
+    assert [list(part.shape) for part in made.tokens] == [[4, 12], [2, 1]]  # of 9, 8, 12 and 12 tokens, and of 1
+    generator = torch.Generator().manual_seed(0)
+    line = [torch.randn(43, heads, 8, generator=generator, requires_grad=True) for heads in (4, 2, 2)]
+    alone, together = _each_row(*line, ends, None, window), _by_groups(*line, made, None, window)
+    torch.testing.assert_close(together, alone, atol=1e-6, rtol=0)
+    upstream = torch.randn(alone.shape, generator=generator)
+    for one, other in zip(*(torch.autograd.grad(out, line, upstream) for out in (alone, together)), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
 
 
 def test_a_sliding_window_is_kept():

@@ -36,6 +36,7 @@ from lpt_train.render import Renderer
 from lpt_train.reward import train as train_reward
 from lpt_train.sft import train
 from lpt_train.speed import peak_rate
+from lpt_train.varlen import _each_row, varlen_attention
 
 pytestmark = [
     pytest.mark.gpu,
@@ -159,6 +160,22 @@ def test_auto_falls_back_and_says_so(tiny, sft_split, tmp_path):
     result = train(config(tiny, use_dora=True), split=sft_split, out=tmp_path / "dora")
     assert result.body["execution"] in ("graph", "eager")
     assert result.body["execution"] == "graph" or any("execution" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_float32_rows_attend_in_groups_as_each_row_alone(window):
+    ends = [0, 90, 91, 200, 200, 260, 390]
+    line = [torch.randn(390, heads, 64, device="cuda", requires_grad=True) for heads in (6, 2, 2)]
+    bounds = torch.tensor(ends, dtype=torch.int32, device="cuda")
+    together = varlen_attention(
+        torch.nn.Identity(), *(part.transpose(0, 1)[None] for part in line), None, cu_seqlens=bounds, longest=256,
+        sliding_window=window,
+    )[0][0]  # fmt: skip
+    alone = _each_row(*line, ends, None, window)
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+    upstream = torch.randn_like(alone)
+    for one, other in zip(*(torch.autograd.grad(out, line, upstream) for out in (alone, together)), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
 
 
 def test_a_recorded_run_starts_from_its_reference(tiny, tmp_path):
