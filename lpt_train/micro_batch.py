@@ -40,6 +40,8 @@ Objective = Callable[[torch.Tensor, FlatBatch, Extras], tuple[torch.Tensor, dict
 # (model, hidden states [T, H], batch) -> the values that the objective is about, where they are not log-probs.
 Head = Callable[[torch.nn.Module, torch.Tensor, FlatBatch], torch.Tensor]
 
+COMPILED: dict[str, Any] = {"emulate_precision_casts": True}  # options of the compiler
+
 # A micro-batch of nothing: what a process computes when a step has none left for it.
 BLANK = Row(-1, np.zeros(2, np.int32), np.zeros(2, np.uint8))
 
@@ -345,13 +347,18 @@ def row_sums(values_N: torch.Tensor, batch: FlatBatch) -> torch.Tensor:
 
 
 def _compile(model: torch.nn.Module) -> str | None:
-    """Compile the layers of the decoder, each on its own: they share one compilation, seconds instead of minutes."""
+    """Compile the layers of the decoder, each on its own: they share one compilation, seconds instead of minutes.
+
+    They round where eager layers do. A fused sum of residual, product and adapter that is rounded once falls on ties so
+    often that any trace of an adapter decides them all: in bfloat16 the first updates of a run count for far too much
+    (docs/log.md).
+    """
     layers = _layers(model)
     if layers is None:
         return "its layers were not found"
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
     for layer in layers:
-        layer.compile(fullgraph=True, dynamic=False)
+        layer.compile(fullgraph=True, dynamic=False, options=dict(COMPILED))
     return None
 
 

@@ -15,9 +15,9 @@ where the gradient is small: without `--warmup` two runs in bfloat16 part there 
 
 `--engines` names who is compared with TRL. Two programs that round at other places part in bfloat16, whoever wrote
 them, so the record can hold TRL with Liger's kernels (`trl-liger`) and our own steps without compilation (`lpt-eager`)
-or with every rounding of an eager model kept (`lpt-rounded`). Where a case runs in both precisions, it also says how
-far the bfloat16 losses of each engine are from TRL's in float32: of two that round differently, which is nearer to what
-both compute.
+or compiled without the roundings of an eager model (`lpt-fused`); in float32 these would be `trl` and `lpt` again.
+Where a case runs in both precisions, the record also says how far the bfloat16 losses of each engine are from TRL's in
+float32: of two that round differently, which is nearer to what both compute.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pathlib import Path
 from cases import SHAPES, machine, random_model, rows, write_rows
 
 CASES = ("sft", "sft-packed", "dpo")
-ENGINES = ("trl", "trl-liger", "lpt", "lpt-eager", "lpt-rounded")
+ENGINES = ("trl", "trl-liger", "lpt", "lpt-eager", "lpt-fused")
 TARGETS = {"float32": ("largest", 1e-4), "bfloat16": ("mean", 0.02)}
 
 
@@ -44,7 +44,7 @@ def losses(args, case, dtype, engine):
     """The loss of every step of one engine."""
     import torch
 
-    from lpt_train import preference, sft
+    from lpt_train import micro_batch, preference, sft
     from lpt_train.admitted import load_unadmitted
     from lpt_train.config import SFTConfig, from_mapping
     from lpt_train.config_preference import PreferenceConfig
@@ -67,10 +67,8 @@ def losses(args, case, dtype, engine):
 
         train, arguments = trl.train, trl.arguments
         trl.arguments = lambda *given, **named: arguments(*given, **named) | {"use_liger_kernel": engine == "trl-liger"}
-    elif engine == "lpt-rounded":
-        import torch._inductor.config
-
-        torch._inductor.config.emulate_precision_casts = True
+    elif engine == "lpt-fused":
+        micro_batch.COMPILED.clear()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LPT_CATALOG"] = f"{folder}/.lpt"
         path = getattr(args, algorithm) or write_rows(
@@ -170,12 +168,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = args.model or random_model(args.shape, Path(folder) / "model", args.tokenizer)
         engines = list(dict.fromkeys(["trl", *args.engines.split(",")]))
-        jobs = [(*pair, engine) for pair in pairs for engine in engines]
+        asked = {pair: ["trl", "lpt"] if pair[1] == "float32" else engines for pair in pairs}
+        jobs = [(*pair, engine) for pair in pairs for engine in asked[pair]]
         with ThreadPoolExecutor(args.jobs) as pool:
             running = {job: pool.submit(in_process, args, model, job) for job in jobs}
             results = []
             for case, dtype in pairs:
-                found = {engine: running[case, dtype, engine].result() for engine in engines}
+                found = {engine: running[case, dtype, engine].result() for engine in asked[case, dtype]}
                 failed = {engine: one["error"] for engine, one in found.items() if "error" in one}
                 told = {"case": case, "dtype": dtype, "errors": failed} if failed else compared(case, dtype, found)
                 results.append(told)
