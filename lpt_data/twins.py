@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import orjson
@@ -13,24 +13,30 @@ from lpt_data.dataset import Dataset
 from lpt_data.io.jsonl import chosen_lines
 from manifests.arrow import plain_rows
 
+Lines = Callable[[np.ndarray], Iterator[bytes] | None]
 
-def ties(dataset: Dataset, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+
+def ties(dataset: Dataset, rows: np.ndarray, ids: np.ndarray, lines: Lines = lambda places: None) -> np.ndarray:
     """A hash of the whole row as written, uint64 [n], where several of the rows have one record id, else 0.
 
-    `rows` (int64 [n], ascending) are places in the input and `ids` (uint8 [n, 32]) their record ids. The rows are read
-    once more where there is such a pair.
+    `rows` (int64 [n], ascending) are places in the input and `ids` (uint8 [n, 32]) their record ids. `lines` gives the
+    lines of some of them (ascending places among `rows`) if it can; else the input is read once more where there is
+    such a pair.
     """
     tie = np.zeros(len(rows), np.uint64)
     short = ids.view("<u8")[:, 0] if len(ids) else np.zeros(0, np.uint64)
     order = np.argsort(short, kind="stable")
     same = short[order[1:]] == short[order[:-1]]
-    twins = order[np.append(same, False) | np.append(False, same)] if len(order) else order
+    twins = np.sort(order[np.append(same, False) | np.append(False, same)] if len(order) else order)
     if not len(twins):
+        return tie
+    if (found := lines(twins)) is not None:
+        tie[twins] = np.fromiter(map(xxhash.xxh3_64_intdigest, found), np.uint64, len(twins))
         return tie
     wanted = np.zeros(dataset.rows_in, bool)
     wanted[rows[twins]] = True
-    for places, lines in _as_written(dataset, wanted):
-        tie[np.searchsorted(rows, places)] = [xxhash.xxh3_64_intdigest(line) for line in lines]
+    for places, written in _as_written(dataset, wanted):
+        tie[np.searchsorted(rows, places)] = [xxhash.xxh3_64_intdigest(line) for line in written]
     return tie
 
 

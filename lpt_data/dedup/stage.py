@@ -194,7 +194,8 @@ def _sketched_again(rows: Rows, left_out: np.ndarray, work: Work) -> Rows:
 
 def _twins(dataset: Dataset, rows: Rows) -> np.ndarray | None:
     """What orders rows of one record id that differ beside it, uint64 [n], 0 for all others; None without any."""
-    tie = ties(dataset, rows.rows[rows.references :], rows.ids[rows.references :])
+    first = rows.references
+    tie = ties(dataset, rows.rows[first:], rows.ids[first:], lambda places: rows.texts.lines(places + first))
     return np.concatenate([np.zeros(rows.references, np.uint64), tie]) if tie.any() else None
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numba import njit
 
 from lpt_data.batches import TextBatch
 from lpt_data.io.chunks import Spans
-from lpt_data.io.spans import read_again
+from lpt_data.io.spans import lines_around, read_again
 from lpt_data.spill import Spill
 from lpt_data.text import buffers
 
@@ -99,7 +99,31 @@ class Texts:
 
     def gather(self, positions: np.ndarray) -> Text:
         """The texts of some rows (ascending positions), one after the other."""
-        parts: list[Text | list[Spans]] = []  # spans of neighbours, which are read together
+        return joined([read_again(part) if isinstance(part, Spans) else part for part in self._parts_of(positions)])
+
+    def some(self, positions: np.ndarray) -> Iterator[memoryview]:
+        """The UTF-8 bytes of some rows (ascending positions), one after the other."""
+        for piece in self.pieces(positions):
+            offsets, data = self.gather(positions[piece])
+            view = data.data
+            for start, end in pairwise(offsets.tolist()):
+                yield view[start:end]
+
+    def lines(self, positions: np.ndarray) -> Iterator[bytes] | None:
+        """The lines that some rows (ascending positions) are in the input, or None where not all can be read again."""
+        batches = np.unique(np.searchsorted(self._firsts, positions, side="right") - 1)
+        if not all(isinstance(self._parts[batch], Spans) for batch in batches):
+            return None
+        parts = chain.from_iterable(self._parts_of(positions[piece]) for piece in self.pieces(positions))
+        return chain.from_iterable(lines_around(part) for part in parts if isinstance(part, Spans))
+
+    def one(self, position: int) -> bytes:
+        """The UTF-8 bytes of one row."""
+        return self.gather(np.array([position]))[1].tobytes()
+
+    def _parts_of(self, positions: np.ndarray) -> list[Text | Spans]:
+        """Where some rows (ascending positions) lie; spans of neighbours, which are read together, are one."""
+        parts: list[Text | list[Spans]] = []
         at = 0
         while at < len(positions):
             batch = bisect_right(self._firsts, positions[at]) - 1
@@ -115,19 +139,7 @@ class Texts:
                     parts.append([spans])
             else:
                 parts.append(_picked(*part, mine) if isinstance(part, tuple) else self._fetched(part, batch, mine))
-        return joined([_read_again(part) if isinstance(part, list) else part for part in parts])
-
-    def some(self, positions: np.ndarray) -> Iterator[memoryview]:
-        """The UTF-8 bytes of some rows (ascending positions), one after the other."""
-        for piece in self.pieces(positions):
-            offsets, data = self.gather(positions[piece])
-            view = data.data
-            for start, end in pairwise(offsets.tolist()):
-                yield view[start:end]
-
-    def one(self, position: int) -> bytes:
-        """The UTF-8 bytes of one row."""
-        return self.gather(np.array([position]))[1].tobytes()
+        return [_as_one(part) if isinstance(part, list) else part for part in parts]
 
     def _fetched(self, part: int, batch: int, places: np.ndarray) -> Text:
         """Some rows of a batch that lies in the spill file."""
@@ -147,9 +159,9 @@ class Texts:
         return kept
 
 
-def _read_again(spans: Sequence[Spans]) -> Text:
+def _as_one(spans: Sequence[Spans]) -> Spans:
     starts, sizes = (np.concatenate([getattr(one, name) for one in spans]) for name in ("starts", "sizes"))
-    return read_again(Spans(spans[0].path, spans[0].mark, starts, sizes))
+    return Spans(spans[0].path, spans[0].mark, starts, sizes)
 
 
 def _picked(offsets: np.ndarray, data: np.ndarray, places: np.ndarray) -> Text:

@@ -29,7 +29,7 @@ FORMATS = {
 COMPRESSIONS = {".gz": "gz", ".zst": "zst"}
 KNOWN = ".jsonl, .ndjson, .json, .csv, .tsv (each also with .gz or .zst), .parquet"
 
-BLOCK = 1 << 19  # bytes handed on at a time: small enough to stay in the processor's cache while it is parsed
+BLOCK = 1 << 21  # bytes handed on at a time: many rows for what each call costs, and still few to hold
 Mark = tuple[int, int, int, int]  # what tells a file from what it becomes, see `mark_of`
 
 _COMPRESSED = 1 << 14  # compressed bytes fed at a time: bounds what a hostile archive can unfold to in one go

@@ -8,6 +8,7 @@ may be strings as well; whatever stands there is checked before it is taken for 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from lpt_data.wide import WIDTH
 
 _GAP = 1 << 13  # bytes that are read along rather than called for anew: copying them takes as long as a system call
 _LOAD = 2 << 20  # bytes of the file, twice which are held at a time where no text has more: rows may be all gaps
+_AROUND = 1 << 9  # bytes before and behind a string that are looked at first for the ends of its line
+_BOM = b"\xef\xbb\xbf"
 
 
 def read_again(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
@@ -25,10 +28,7 @@ def read_again(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
     another by now.
     """
     starts, ends = spans.starts, spans.starts + spans.sizes
-    assert (starts[1:] >= ends[:-1]).all()
-    apart = (starts[1:] - ends[:-1] > _GAP) | (starts[1:] // _LOAD != starts[:-1] // _LOAD)
-    cuts = np.flatnonzero(apart) + 1  # between runs of strings that one call reads
-    firsts, lasts = np.append(0, cuts), np.append(cuts, len(starts))
+    firsts, lasts = _runs(starts, ends)
     begins, stops = starts[firsts], ends[lasts - 1] + 1  # with the mark that ends the string
     sums = np.cumsum(stops - begins)
     loads = np.flatnonzero(np.diff(sums // _LOAD)) + 1  # runs that are held together
@@ -62,6 +62,54 @@ def read_again(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
     except OSError as error:
         raise cannot_read(spans.path, error) from error
     return offsets, out[:used]
+
+
+def lines_around(spans: Spans) -> Iterator[bytes]:
+    """Yield the line that each string lies in, without its ending; the strings ascend, one or none a line.
+    InputChangedError where the file is another by now.
+    """
+    starts, ends = spans.starts, spans.starts + spans.sizes
+    try:
+        handle = os.open(spans.path, os.O_RDONLY)
+        try:
+            for first, last in zip(*(cut.tolist() for cut in _runs(starts, ends)), strict=True):
+                low = max(0, int(starts[first]) - _AROUND)
+                data = os.pread(handle, int(ends[last - 1]) + _AROUND - low, low)
+                for start, end in zip(starts[first:last].tolist(), ends[first:last].tolist(), strict=True):
+                    before, behind = data.rfind(b"\n", 0, start - low), data.find(b"\n", end - low)
+                    if before >= 0 and behind >= 0:
+                        yield data[before + 1 : behind].removesuffix(b"\r")
+                    else:
+                        yield _line(handle, start, end)
+            if mark_of(os.fstat(handle)) != spans.mark:
+                raise input_changed(spans.path)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise cannot_read(spans.path, error) from error
+
+
+def _line(handle: int, start: int, end: int) -> bytes:
+    """The line around one string, looked for twice as far at each try; of the first line a mark of its encoding is no
+    part.
+    """
+    around = _AROUND
+    while True:
+        low, around = max(0, start - around), 2 * around
+        data = os.pread(handle, end + around - low, low)
+        before, behind = data.rfind(b"\n", 0, start - low), data.find(b"\n", end - low)
+        at_end = len(data) < end + around - low
+        if (before >= 0 or low == 0) and (behind >= 0 or at_end):
+            line = data[before + 1 : behind if behind >= 0 else len(data)]
+            return (line.removeprefix(_BOM) if before < 0 else line).removesuffix(b"\r")
+
+
+def _runs(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first string of each run that one call reads, and one past the last."""
+    assert (starts[1:] >= ends[:-1]).all()
+    apart = (starts[1:] - ends[:-1] > _GAP) | (starts[1:] // _LOAD != starts[:-1] // _LOAD)
+    cuts = np.flatnonzero(apart) + 1
+    return np.append(0, cuts), np.append(cuts, len(starts))
 
 
 def _fill(handle: int, room: memoryview, begin: int, path: str) -> None:

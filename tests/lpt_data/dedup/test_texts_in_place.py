@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -69,6 +70,47 @@ def test_every_text_is_found_where_it_lies(tmp_path: Path, ascii_only: bool, mar
         few = np.sort(np.random.default_rng(1).choice(len(texts), 40, replace=False))
         assert [bytes(text).decode() for text in store.some(few)] == [texts[i] for i in few]
         assert store.one(17).decode() == texts[17]
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+def test_the_line_around_a_text_is_found_again(tmp_path: Path, mark: bytes, ending: bytes) -> None:
+    rng = random.Random(5)
+    lines = [
+        json.dumps({"before": "b" * rng.choice([0, 30, 9000]), "text": text, "behind": "c" * rng.choice([0, 9000])})
+        for text in rows(600)
+    ]
+    written = [line.encode() for line in lines]
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(mark + (ending + ending).join(written))  # blank lines, and none behind the last
+    with Spill(tmp_path) as spill:
+        store = Texts(spill)
+        for batch in Dataset.open(str(path)).texts():
+            store.keep(batch)
+        for chosen in (np.arange(600), np.sort(np.random.default_rng(1).choice(600, 40, replace=False))):
+            found = store.lines(chosen)
+            assert found is not None
+            assert list(found) == [written[i] for i in chosen]
+        assert list(store.lines(np.zeros(0, np.int64)) or ()) == []
+        store.keep(TextBatch(np.array([600]), pa.array(["held"]), np.zeros((1, 32), np.uint8)))
+        assert store.lines(np.array([3, 600])) is None
+
+
+def test_rows_of_one_text_are_told_apart_by_their_lines_whatever_the_order_of_the_files(tmp_path: Path) -> None:
+    texts = rows()
+    texts[::3] = texts[1::3]  # a third of the rows have a twin, with another id
+    lines = [json.dumps({"id": i, "text": text}) for i, text in enumerate(texts)]
+    kept = []
+    for name, order in (("one", lines), ("other", lines[::-1]), ("packed.gz", lines)):
+        path = tmp_path / f"{name}.jsonl" if "." not in name else tmp_path / "packed.jsonl.gz"
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "wb") as file:
+            file.write("\n".join(order).encode())
+        result = decide(Dataset.open(str(path)), DedupConfig(), silent)
+        gone = {order[row] for row in result.decisions["row"].to_pylist()}
+        kept.append(set(lines) - gone)
+    assert kept[0] == kept[1] == kept[2]
+    assert len(kept[0]) < 2001
 
 
 def test_lines_that_are_odd_long_or_blank_move_nothing(tmp_path: Path) -> None:
