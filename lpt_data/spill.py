@@ -7,10 +7,11 @@ memory of the process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -34,16 +35,13 @@ class Spill:
         """Write arrays one after the other and return where the first begins; BadInputError when the disk is full."""
         with self._lock:
             start = at = self.bytes
-            try:
-                if self._file is None:
+            if self._file is None:
+                with self._on_the_disk():
                     self._file = tempfile.TemporaryFile(dir=self.folder, prefix=".tmp-", buffering=0)  # noqa: SIM115
-                for array in arrays:
-                    rest = _bytes_of(np.ascontiguousarray(array))
-                    while rest:
-                        done = os.pwrite(self._file.fileno(), rest[:_PIECE], at)
-                        rest, at = rest[done:], at + done
-            except OSError as error:
-                raise cannot_write(f"the spill file in {self.folder}", error) from error
+            for array in arrays:
+                values = np.ascontiguousarray(array)
+                self.write(at, values)
+                at += values.nbytes
             self.bytes = at
             return start
 
@@ -52,22 +50,18 @@ class Spill:
         start = self.append([])
         assert self._file is not None
         with self._lock:
-            try:
+            with self._on_the_disk():
                 os.ftruncate(self._file.fileno(), start + size)
-            except OSError as error:
-                raise cannot_write(f"the spill file in {self.folder}", error) from error
             self.bytes = start + size
         return start
 
     def write(self, start: int, values: np.ndarray) -> None:
-        """Write a contiguous array into bytes that were set aside; BadInputError when the disk is full."""
+        """Write a contiguous array over bytes that were set aside; BadInputError when the disk is full."""
         assert self._file is not None
         rest = _bytes_of(values)
         while rest:
-            try:
+            with self._on_the_disk():
                 done = os.pwrite(self._file.fileno(), rest[:_PIECE], start)
-            except OSError as error:
-                raise cannot_write(f"the spill file in {self.folder}", error) from error
             rest, start = rest[done:], start + done
 
     def read(self, start: int, dtype: np.dtype | type, count: int) -> np.ndarray:
@@ -82,13 +76,18 @@ class Spill:
         assert self._file is not None
         rest = _bytes_of(values)
         while rest:
-            try:
+            with self._on_the_disk():
                 done = os.preadv(self._file.fileno(), [rest[:_PIECE]], start)
-            except OSError as error:
-                raise cannot_write(f"the spill file in {self.folder}", error) from error
             if not done:
                 raise EOFError(f"the spill file ends at byte {start}")
             rest, start = rest[done:], start + done
+
+    @contextlib.contextmanager
+    def _on_the_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise cannot_write(f"the spill file in {self.folder}", error) from error
 
     def close(self) -> None:
         """Give the space back."""

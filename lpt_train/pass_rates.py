@@ -17,6 +17,7 @@ from lpt_train.estimates import mean
 from lpt_train.machine import memory_answered
 from lpt_train.measured import Subject, load_subject
 from lpt_train.rewards import REWARDS
+from manifests.canon import record_ids
 from manifests.errors import BadInputError
 
 
@@ -87,8 +88,7 @@ class ModelSampler:
             "mean": found.value, "low": found.low, "high": found.high, "notes": list(dict.fromkeys(notes)),
             **({"stopped_after": stopped} if stopped else {}),
         }  # fmt: skip
-        names = unadmitted("rlvr", records, self.subject.name).record_ids
-        return [rates.get(name) for name in names], told
+        return [rates.get(name.tobytes().hex()) for name in record_ids("rlvr", records)], told
 
     def _attempt(
         self,

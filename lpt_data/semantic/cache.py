@@ -146,9 +146,9 @@ class _Kept:
             raise ValueError("another width")
         digest = xxhash.xxh3_128(self.keys.data)
         chosen = np.sort(hit)
-        step = max(1, _BLOCK // max(2 * self.width, 1))
-        for at in range(0, self._rows, step):
-            end = min(at + step, self._rows)
+        count = max(1, _BLOCK // max(2 * self.width, 1))
+        for at in range(0, self._rows, count):
+            end = min(at + count, self._rows)
             block = self._bytes(self._start + 2 * self.width * at, 2 * self.width * (end - at))
             digest.update(block.data)
             here = chosen[slice(*np.searchsorted(chosen, [at, end]))]

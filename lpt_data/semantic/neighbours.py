@@ -122,10 +122,10 @@ def _cosines(
     one: Rows, a: np.ndarray, other: Rows, b: np.ndarray, lengths: np.ndarray, at_a_time: int | None = None
 ) -> np.ndarray:
     """Products of rows in float64 by the product of their lengths, a piece at a time."""
-    step = at_a_time or max(1, PASS // (8 * max(one.shape[1], 1)))
+    count = at_a_time or max(1, PASS // (8 * max(one.shape[1], 1)))
     found = np.empty(len(a))
-    for at in range(0, len(a), step):
-        here = slice(at, at + step)
+    for at in range(0, len(a), count):
+        here = slice(at, at + count)
         products = one[a[here]].astype(np.float64)
         products *= other[b[here]]
         found[here] = products.sum(1) / lengths[here]

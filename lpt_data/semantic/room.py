@@ -127,9 +127,9 @@ class Picked:
 
 def passes(rows: Rows, size: int = PASS) -> Iterator[tuple[slice, np.ndarray]]:
     """All rows once, some at a time: their places and the vectors."""
-    step = max(1, size // max(2 * rows.shape[1], 1))
-    for at in range(0, len(rows), step):
-        here = slice(at, min(at + step, len(rows)))
+    count = max(1, size // max(2 * rows.shape[1], 1))
+    for at in range(0, len(rows), count):
+        here = slice(at, min(at + count, len(rows)))
         yield here, rows[here]
 
 

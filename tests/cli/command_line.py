@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import io
 import json
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +65,23 @@ def spawn(*arguments: object, cwd: Path, **options: Any) -> Outcome:
     """`lpt ARGUMENTS` as a user starts it."""
     ran = subprocess.run([LPT, *map(str, arguments)], cwd=cwd, capture_output=True, timeout=120, **options)
     return Outcome(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+
+
+def on_a_terminal(*arguments: object, cwd: Path, columns: int | None = None) -> bytes:
+    """What `lpt ARGUMENTS` sends to a real terminal of so many columns, colours and all."""
+    master, slave = pty.openpty()
+    if columns is not None:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen([LPT, *map(str, arguments)], cwd=cwd, env=environment, stdout=slave, stderr=slave)
+    os.close(slave)
+    seen = b""
+    with contextlib.suppress(OSError):  # Linux: the other side is closed
+        while chunk := os.read(master, 65536):
+            seen += chunk
+    os.close(master)
+    process.wait(timeout=60)
+    return seen
 
 
 def refused(outcome: Outcome, code: int, *words: str) -> Outcome:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import termios
 from pathlib import Path
 
 import pytest
-from command_line import LPT, invoke, jsonl, refused
+from command_line import invoke, jsonl, on_a_terminal, refused
 from rich.cells import cell_len
 
 from cli.clean import show_example
@@ -25,22 +19,7 @@ DIGEST = "0123456789abcdef" * 4
 
 def on_a_screen(*arguments: object, cwd: Path, columns: int = 80) -> list[str]:
     """The lines that a terminal of so many columns is sent, without colours."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen([LPT, *map(str, arguments)], cwd=cwd, env=environment, stdout=slave, stderr=slave)
-    os.close(slave)
-    seen = b""
-    while True:
-        try:
-            chunk = os.read(master, 65536)
-        except OSError:  # Linux: the other side is closed
-            break
-        if not chunk:
-            break
-        seen += chunk
-    os.close(master)
-    process.wait(timeout=60)
+    seen = on_a_terminal(*arguments, cwd=cwd, columns=columns)
     return re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", seen.decode()).replace("\r", "").splitlines()
 
 
