@@ -2,12 +2,13 @@
 """Measures `lpt data dedup` as a whole process on one core, against what people use, on the same documents.
 
 usage: run.py [--documents 100000] [--peer-documents 10000] [--loop-documents 3000] [--runs 3] [--text-dedup PYTHON]
-       run.py --growth 10000,100000,1000000 [--memory 4GB]
+       run.py --growth 10000,100000,1000000 [--memory 4GB] [--runs 3] [--loop-documents 3000]
 Writes benchmarks/results/dedup-<documents>.json: rates by an outside clock, peak memory, recall on planted pairs,
 removals that a plain recomputation from the raw text refutes, two floors, `plain` (read, decode, write, with orjson and
 pyarrow) and `machine` (read, hash, copy, compress, nothing parsed), and what `--dry-run` had foretold; the same of each
-peer (`peers.py`), on the first documents of the corpus, its start-up left out, which ours is
-not. With --growth, dedup-growth-<largest>.json: ours alone, from the smallest to the largest number of documents.
+peer (`peers.py`), on the first documents of the corpus, its start-up left out, which ours is not. With --growth,
+dedup-growth-<largest>.json: ours from the smallest to the largest number of documents, and two of the peers on the
+first documents of the largest.
 
 The first version was predicted at 26 us a document and took 47. By parts, each measured alone and warm, the least of
 nine times, for a document of 1,790 bytes and 255 words, on a core of 3.2 GHz with AVX-512:
@@ -20,8 +21,8 @@ nine times, for a document of 1,790 bytes and 255 words, on a core of 3.2 GHz wi
   writing       reading and scanning again 0.9, zstd at 340 MB/s 4.3, Parquet 0.7                         5.9 us
   start         interpreter, pyarrow, numba, DuckDB, cached kernels: 1.2 s a run
 and beside these the comparison of rows and the pages that hold what is kept of each. Since then the hashes of words are
-vectors, which takes 0.5 us off the tokens, texts are read again instead of held, and the start takes 0.2 s less. The
-loop of the teaching text takes 2,050 us.
+vectors, which takes 0.5 us off the tokens, texts are read again instead of held, the start takes 0.4 s less, and blocks
+of 2 MiB instead of half of one save the interpreter 1 us. The loop of the teaching text takes 2,050 us.
 
 What the kernels replaced, in the order of what that cost: JSON lines became Python objects, twice, 13 us; tokens were
 hashed byte by byte, 6.8 us in the sketch and again for the shingle sets; the constants of a shingle were made anew for
@@ -60,6 +61,7 @@ THRESHOLD = 0.8
 CHECKED = 100_000
 FEW = 1000  # documents that show what a start costs; large enough to be scanned by kernels
 PEERS = ("datasketch_loop", "datasketch_batch", "rensa", "datatrove")
+IN_GROWTH = ("datasketch_loop", "rensa")
 PACKAGES = ("numba", "numpy", "pyarrow", "orjson", "datasketch", "rensa", "datatrove")
 
 
@@ -280,33 +282,46 @@ def foretold(dry: Timing, report: dict[str, object]) -> dict[str, object]:
 
 
 def growth(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """Ours alone on more and more documents: cost of a document, memory, and the largest over the smallest."""
-    steps = {}
-    for number, documents in enumerate(map(int, options.growth.split(","))):
+    """Ours on more and more documents: cost of a document, memory, and the largest over the smallest; of the largest
+    also the rates of the loop and of rensa on its first documents, between the runs.
+    """
+    steps, peers, number = {}, {}, itertools.count()
+    sizes = [int(documents) for documents in options.growth.split(",")]
+    for documents in sizes:
         corpus = folder / "corpus.jsonl"
         told = make_corpus(corpus, documents)
         foreseen = [*command(corpus, folder / "dry.parquet", options), "--json", "--dry-run"]
-        if not number:  # compiles the kernels
+        if documents == sizes[0]:  # compiles the kernels
             timed(foreseen, options.core, kernels(folder))
-            dedup(corpus, folder, options, 0)
+            dedup(corpus, folder, options, next(number))
         dry = timed(foreseen, options.core, kernels(folder))
-        timing, decisions = dedup(corpus, folder, options, number + 1)
-        step = summary(documents, corpus.stat().st_size, [timing], floors(corpus, folder, options))
-        gone = {"foretold": foretold(dry, json.loads(timing.output)), **check(corpus, decisions)}
-        steps[documents] = {**step, "microseconds_a_document": round(1e6 * timing.cpu / documents, 2), **gone}
+        runs = []
+        for i in range(options.runs):
+            runs.append(dedup(corpus, folder, options, next(number)))
+            for name in IN_GROWTH[i :: options.runs] if documents == sizes[-1] else ():
+                peers[name] = peer(name, corpus, folder, options)
+        step = summary(
+            documents, corpus.stat().st_size, [timing for timing, _ in runs], floors(corpus, folder, options)
+        )
+        cost = round(1e6 * statistics.median(step["cpu_seconds"]) / documents, 2)
+        gone = {"foretold": foretold(dry, json.loads(runs[0][0].output)), **check(corpus, runs[0][1])}
+        steps[documents] = {**step, "microseconds_a_document": cost, **gone}
         for path in folder.glob("*.parquet"):
             path.unlink()
-    cost = [step["microseconds_a_document"] for step in steps.values()]
     marginal = {}
     for (a, one), (b, other) in itertools.pairwise(steps.items()):
-        more = other["cpu_seconds"][0] - one["cpu_seconds"][0]
+        more = statistics.median(other["cpu_seconds"]) - statistics.median(one["cpu_seconds"])
         marginal[f"{a} to {b}"] = round(1e6 * more / (b - a), 2)
+    rate = steps[sizes[-1]]["documents_per_cpu_second"]
+    costs = [step["microseconds_a_document"] for step in steps.values()]
     return {
         "machine": machine(),
         "corpus": told,
         "steps": steps,
-        "microseconds_a_document_largest_over_smallest": round(cost[-1] / cost[0], 3),
+        "microseconds_a_document_largest_over_smallest": round(costs[-1] / costs[0], 3),
         "microseconds_a_further_document": marginal,
+        "peers": {name: judged(found, corpus) for name, found in peers.items()},
+        "ratio_of_cpu_seconds": {name: round(rate / one["documents_per_cpu_second"], 1) for name, one in peers.items()},
     }
 
 
