@@ -79,7 +79,7 @@ class Dataset:
         messages left out), `response` that reply, `row` the canonical JSON. A row whose text is missing, blank or of
         another type is quarantined. Raises BadInputError for a column that is not there.
         """
-        plain = self.kind == "text" and (key in ("text", "row", self.text_column))
+        plain = self.is_record(key)
         if not plain and key not in KEYS and key not in self.columns:
             raise self._no_column(key)
         if self.kind == "text" and key in ("prompt", "response") and key not in self.columns:
@@ -88,6 +88,10 @@ class Dataset:
             batch = self._plain_texts(part) if plain else self._keyed_texts(part, key)
             if len(batch.rows):
                 yield batch
+
+    def is_record(self, key: str) -> bool:
+        """Tell whether the text under `key` is all that a record holds, so that record ids tell texts apart."""
+        return self.kind == "text" and key in ("text", "row", self.text_column)
 
     def records(self) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
         """Yield each row as (row index, canonical record, other columns)."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import xxhash
 
 from lpt_data.dataset import Dataset
+from lpt_data.dedup.lsh import repeated
 from lpt_data.io.jsonl import chosen_lines
 from manifests.arrow import plain_rows
 
@@ -24,10 +25,7 @@ def ties(dataset: Dataset, rows: np.ndarray, ids: np.ndarray, lines: Lines = lam
     such a pair.
     """
     tie = np.zeros(len(rows), np.uint64)
-    short = ids.view("<u8")[:, 0] if len(ids) else np.zeros(0, np.uint64)
-    order = np.argsort(short, kind="stable")
-    same = short[order[1:]] == short[order[:-1]]
-    twins = np.sort(order[np.append(same, False) | np.append(False, same)] if len(order) else order)
+    twins = repeated(np.ascontiguousarray(ids[:, :8]).view(np.uint64)[:, 0])
     if not len(twins):
         return tie
     if (found := lines(twins)) is not None:

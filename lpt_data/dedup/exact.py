@@ -1,9 +1,9 @@
 """Rows that are equal: byte for byte, or after lower-casing and collapsing white space.
 
 Grouping is by a hash of the token sequence, which equal rows share by construction; inside such a group digests of the
-bytes, then of the normal forms are compared (BLAKE2b, 128 bits), so a collision of the cheap hash merges nothing and a
-million copies need no text in memory. Rows without a single word ("!!!", an emoji) are equal only byte for byte; rows
-of nothing but white space hold no text and are never matched.
+bytes (record ids, where they are of those bytes, else BLAKE2b, 128 bits), then of the normal forms are compared, so a
+collision of the cheap hash merges nothing and a million copies need no text in memory. Rows without a single word
+("!!!", an emoji) are equal only byte for byte; rows of nothing but white space hold no text and are never matched.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ def classes(
     rank: Callable[[np.ndarray], np.ndarray],
     texts: Callable[[np.ndarray], Iterable[bytes]],
     group: np.ndarray | None = None,
+    contents: Callable[[np.ndarray], np.ndarray | None] = lambda rows: None,
 ) -> Classes:
     """Group rows by equality; ``rank(rows)`` gives each its place in the declared order, ``texts(rows)`` the UTF-8
     bytes of each, the rows being asked for in ascending order.
 
     Rows of different ``group`` (int64 [n]) are never equal; ``sequence`` must tell them apart already.
+    ``contents(rows)`` may give digests of the bytes (uint64 [n, 2]), which then are not read.
 
     Only rows that share a token sequence are read back, so a corpus without repeats costs a table of n hashes.
     """
@@ -54,8 +56,8 @@ def classes(
     if not len(rows):
         return Classes(leader, same_bytes, empty)
     words = [sequence[rows]] if group is None else [sequence[rows], group[rows]]
-    ranks = rank(rows)
-    first = _firsts([*words, *_digests(texts(rows), len(rows))], ranks)
+    ranks, known = rank(rows), contents(rows)
+    first = _firsts([*words, *(_digests(texts(rows), len(rows)) if known is None else known.T)], ranks)
     leader[rows] = rows[first]
     # Contents that share their words: compared again by their normal form, one row of each content.
     alone = np.flatnonzero((first == np.arange(len(rows))) & (tokens[rows] > 0))

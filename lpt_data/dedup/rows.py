@@ -93,6 +93,7 @@ class Rows:
     group: np.ndarray | None = None  # int64 [n]: rows of different groups are no duplicates; None: all in one
     salt: np.ndarray | None = None  # uint64 [n], by group: what tells band keys of different groups apart
     quality: np.ndarray | None = None  # float64 [n]: the highest is kept, NaN last
+    told_by_id: bool = False  # rows have one text exactly where they have one record id
     left_out: np.ndarray = field(default_factory=lambda: NOTHING)  # table of the shingles that count for nothing
 
     @property
@@ -117,6 +118,10 @@ class Rows:
     def texts_of(self, positions: np.ndarray) -> Chosen:
         """The UTF-8 bytes of some rows (ascending positions)."""
         return Chosen(self.texts, positions)
+
+    def contents_of(self, positions: np.ndarray) -> np.ndarray | None:
+        """128 bits of what tells the texts of some rows apart, uint64 [k, 2], where no text must be read for it."""
+        return self.ids[positions, :16].view(np.uint64) if self.told_by_id else None
 
     def band(self, number: int) -> Iterator[tuple[int, np.ndarray]]:
         """The keys of one band, uint64, block by block, each with its first position."""

@@ -177,7 +177,8 @@ def _read(
     if keep.startswith(witness.QUALITY):
         quality = np.full(len(rows.rows), np.nan)
         quality[references:] = fields.quality(dataset, keep.removeprefix(witness.QUALITY))[rows.rows[references:]]
-    return replace(rows, references=references, group=of_row, quality=quality)
+    told_by_id = all(one.is_record(key) for one in both)
+    return replace(rows, references=references, group=of_row, quality=quality, told_by_id=told_by_id)
 
 
 def _sketched_again(rows: Rows, left_out: np.ndarray, work: Work) -> Rows:
@@ -218,7 +219,7 @@ def find(rows: Rows, work: Work, tie: np.ndarray | None = None) -> tuple[Removal
         ranks[order] = np.arange(len(positions))
         return ranks
 
-    same = exact.classes(rows.sequence, rows.tokens, rank, rows.texts_of, rows.group)
+    same = exact.classes(rows.sequence, rows.tokens, rank, rows.texts_of, rows.group, rows.contents_of)
     total = len(rows.rows)
     counts: dict[str, Any] = {}
 

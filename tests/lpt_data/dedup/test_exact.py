@@ -53,6 +53,23 @@ def test_a_hash_collision_merges_nothing() -> None:
     assert found.same_bytes.tolist() == [True, True, True, True, False]
 
 
+def test_contents_that_are_known_are_not_read() -> None:
+    texts = [b"one", b"two", b"one", b"ONE"]
+    known = np.array([[7, 1], [7, 2], [7, 1], [8, 1]], np.uint64)
+    asked: list[int] = []
+
+    def read(rows: np.ndarray) -> list[bytes]:
+        asked.extend(rows.tolist())
+        return [texts[row] for row in rows]
+
+    found = classes(
+        np.zeros(4, np.uint64), np.ones(4, np.int32), lambda rows: rows, read, contents=lambda rows: known[rows]
+    )
+    assert found.leader.tolist() == [0, 1, 0, 0]
+    assert found.same_bytes.tolist() == [True, True, True, False]
+    assert sorted(asked) == [0, 1, 3]  # one row of each content, for their normal forms
+
+
 def test_the_order_given_chooses_the_leader() -> None:
     texts = [b"a  b", b"A b", b"a b"]
     found = classes(
