@@ -128,16 +128,16 @@ class MicroBatch:
         return row_sums(*self.logprobs(rows))[: len(rows)]
 
     def start_logprobs(
-        self, batches: Iterable[Sequence[Row]], score: Callable[[Sequence[Row]], torch.Tensor] | None = None
+        self, batches: Iterable[Sequence[Row]], score: Callable[[Sequence[Row]], torch.Tensor]
     ) -> list[torch.Tensor]:
-        """`score` (default `row_logprobs`) of each batch under the model as it is now, without dropout.
+        """`score` (`row_logprobs` or `plain_logprobs`) of each batch under the model as it is now, without dropout.
 
         Asked before the first step this is the model that a run starts from. It is read through the very program that
         it will be compared with, for another one rounds otherwise, which in bfloat16 is a margin before anything was
-        learned. So a fresh adapter stays on (it adds nothing yet), and compiled layers without dropout stay as they
-        train.
+        learned; compiled layers of weights that are spread over processes alone are read without gradients. A fresh
+        adapter stays on (it adds nothing yet), and compiled layers without dropout stay as they train.
         """
-        was_training, score = self.model.training, score or self.row_logprobs
+        was_training = self.model.training
         self.model.train(was_training and self._compiled and not draws(self.model))
         try:
             return [score(rows).float().cpu() for rows in batches]
@@ -314,6 +314,8 @@ class MicroBatch:
         """Why a way does not fit, found by two short rows against each of them alone; None when it does."""
         if way in ("graph", "compiled") and self.place.device.type != "cuda":
             return "no CUDA device"
+        if way in ("graph", "compiled") and self.place.dtype is torch.float32:
+            return "attention in float32 reads the lengths of rows on the host; dtype=bfloat16 does not"
         causal = causal_model(self.model)
         own = getattr(causal.config, "_attn_implementation", "sdpa")
         rows = [Row(n, torch.arange(n, n + 5).int().numpy(), torch.ones(5).byte().numpy()) for n in (1, 3)]

@@ -247,21 +247,28 @@ def _kept_reference(
 
     What is there is taken when it was computed for the same model, rows, precision and way of running.
     """
-    place, size = run_micro_batch.place, config.per_device_train_batch_size
-    key = hashlib.sha256(f"{identity} {place.dtype} {run_micro_batch.way} {len(needed)}".encode()).hexdigest()
-    kept = run.out / "reference.json"
-    if kept.exists():
+    size, kept = config.per_device_train_batch_size, run.out / "reference.json"
+
+    def key() -> str:
+        told = f"{identity} {run_micro_batch.place.dtype} {run_micro_batch.way} {len(needed)}"
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    if kept.exists() and LOSSES[config.loss_type].reference:
         try:
             body = json.loads(kept.read_bytes())
-            if body["key"] == key:
+            logps = np.asarray(body["logps"], np.float32).reshape(-1, 2)
+            if not np.isfinite(logps).all():
+                raise ValueError("not a number")
+            if body["key"] == key() and len(logps) == len(needed):
                 found = np.zeros((len(pairs), 2), np.float32)
-                found[list(needed)] = np.asarray(body["logps"], np.float32).reshape(len(needed), 2)
+                found[list(needed)] = logps
                 return found
-        except (ValueError, KeyError, TypeError):
+            run.notes.append(f"{kept} was of another model, rows or way of running, so it was computed again")
+        except (ValueError, KeyError, TypeError, OverflowError):
             run.notes.append(f"{kept} was damaged, so the log-probs of the reference were computed again")
     found = _reference(run_micro_batch, config, pairs, needed, size, run_micro_batch.row_logprobs)
     if LOSSES[config.loss_type].reference and run_micro_batch.ranks.main:
-        write_atomic(kept, json.dumps({"key": key, "logps": found[list(needed)].tolist()}).encode())
+        write_atomic(kept, json.dumps({"key": key(), "logps": found[list(needed)].tolist()}).encode())
     return found
 
 

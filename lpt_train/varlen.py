@@ -14,13 +14,16 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
 from manifests.errors import RefusedError
@@ -72,8 +75,8 @@ def varlen_attention(
         assert isinstance(out_T_N_D, torch.Tensor)  # nothing else was asked for
         return out_T_N_D[None], None
     if cu_seqlens is not None and value_T_K_D.is_cuda:
-        groups = _groups_of(cu_seqlens)
-        return _by_groups(query_T_N_D, key_T_K_D, value_T_K_D, groups, scaling, sliding_window)[None], None
+        of_line = _groups_of(cu_seqlens)
+        return _by_groups(query_T_N_D, key_T_K_D, value_T_K_D, of_line, scaling, sliding_window)[None], None
     ends = [0, len(query_T_N_D)] if cu_seqlens is None else cu_seqlens.tolist()
     return _each_row(query_T_N_D, key_T_K_D, value_T_K_D, ends, scaling, sliding_window)[None], None
 
@@ -146,39 +149,47 @@ def groups(ends: Sequence[int], device: torch.device) -> Groups:
     return Groups(tuple(parts), torch.from_numpy(places).to(device))
 
 
-class _Latest:
-    """The groups of one tensor: all layers of a pass ask for those of the same."""
-
-    of: Callable[[], torch.Tensor | None] = staticmethod(lambda: None)
-    version = -1
-    groups: Groups | None = None
+# The tensor, its version and its groups: all layers of a pass ask for those of the same.
+_latest: tuple[Callable[[], torch.Tensor | None], int, Groups] | None = None
 
 
 def _groups_of(cu_seqlens: torch.Tensor) -> Groups:
-    if _Latest.groups is None or _Latest.of() is not cu_seqlens or _Latest.version != cu_seqlens._version:
-        _Latest.groups = groups(cu_seqlens.tolist(), cu_seqlens.device)
-        _Latest.of, _Latest.version = weakref.ref(cu_seqlens), cu_seqlens._version
-    return _Latest.groups
+    global _latest
+    if cu_seqlens.is_inference():  # has no version
+        return groups(cu_seqlens.tolist(), cu_seqlens.device)
+    known = _latest
+    if known is None or known[0]() is not cu_seqlens or known[1] != cu_seqlens._version:
+        of_line = groups(cu_seqlens.tolist(), cu_seqlens.device)
+        known = _latest = (weakref.ref(cu_seqlens), cu_seqlens._version, of_line)
+    return known[2]
 
 
 def _by_groups(
     query_T_N_D: torch.Tensor,
     key_T_K_D: torch.Tensor,
     value_T_K_D: torch.Tensor,
-    groups: Groups,
+    of_line: Groups,
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    # Each query head its own key head: kernels of float32 that keep no scores for the backward pass want that.
-    share, parts = query_T_N_D.shape[1] // key_T_K_D.shape[1], []
-    key_T_N_D, value_T_N_D = (part.repeat_interleave(share, 1) for part in (key_T_K_D, value_T_K_D))
-    for tokens_S_L in groups.tokens:
-        query, key, value = (
-            part.index_select(0, tokens_S_L.flatten()).view(*tokens_S_L.shape, *part.shape[1:])
-            for part in (query_T_N_D, key_T_N_D, value_T_N_D)
-        )
-        parts.append(_attended(query, key, value, scaling, window).flatten(0, 1))
-    return torch.cat(parts).index_select(0, groups.places)
+    """Attention of each group at once, by plain products that are computed again in the backward pass: the kernel for
+    float32 that keeps no scores either adds its gradients in any order, and a resumed run would not be the same.
+    """
+
+    def attended(*line: torch.Tensor) -> torch.Tensor:
+        parts = []
+        for tokens_S_L in of_line.tokens:
+            query, key, value = (
+                part.index_select(0, tokens_S_L.flatten()).view(*tokens_S_L.shape, *part.shape[1:]) for part in line
+            )
+            parts.append(_attended(query, key, value, scaling, window).flatten(0, 1))
+        return torch.cat(parts).index_select(0, of_line.places)
+
+    with sdpa_kernel(SDPBackend.MATH):
+        return checkpoint(
+            attended, query_T_N_D, key_T_K_D, value_T_K_D, use_reentrant=False, preserve_rng_state=False,
+            context_fn=lambda: (nullcontext(), sdpa_kernel(SDPBackend.MATH)),
+        )  # fmt: skip
 
 
 AttentionInterface.register(NAME, varlen_attention)

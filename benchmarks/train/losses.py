@@ -168,6 +168,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = args.model or random_model(args.shape, Path(folder) / "model", args.tokenizer)
         engines = list(dict.fromkeys(["trl", *args.engines.split(",")]))
+        if unknown := set(engines) - set(ENGINES):
+            sys.exit(f"no such engine: {', '.join(sorted(unknown))}; there are {', '.join(ENGINES)}")
         asked = {pair: ["trl", "lpt"] if pair[1] == "float32" else engines for pair in pairs}
         jobs = [(*pair, engine) for pair in pairs for engine in asked[pair]]
         with ThreadPoolExecutor(args.jobs) as pool:

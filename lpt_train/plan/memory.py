@@ -61,7 +61,7 @@ class Workload:
     plain_head: bool = False  # a head that also gives entropies: its logits are made again in the backward pass
     rollout_rows: int = 0  # completions sampled at the same time, …
     rollout_tokens: int = 0  # … each with its prompt of up to so many tokens
-    copies_attended: bool = False  # attention by a loop over rows, as off CUDA: its output is put together once more
+    copies_attended: bool = False  # attention by rows or groups of them: its output is put together once more
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,8 @@ def spawn(*arguments: object, cwd: Path, **options: Any) -> Outcome:
     return Outcome(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
 
-def on_a_terminal(*arguments: object, cwd: Path, columns: int | None = None) -> bytes:
-    """What `lpt ARGUMENTS` sends to a real terminal of so many columns, colours and all."""
+def on_a_terminal(*arguments: object, cwd: Path, columns: int | None = None) -> tuple[int, bytes]:
+    """The exit code of `lpt ARGUMENTS`, and what a real terminal of so many columns is sent, colours and all."""
     master, slave = pty.openpty()
     if columns is not None:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
@@ -80,8 +80,7 @@ def on_a_terminal(*arguments: object, cwd: Path, columns: int | None = None) -> 
         while chunk := os.read(master, 65536):
             seen += chunk
     os.close(master)
-    process.wait(timeout=60)
-    return seen
+    return process.wait(timeout=60), seen
 
 
 def refused(outcome: Outcome, code: int, *words: str) -> Outcome:

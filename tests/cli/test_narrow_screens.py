@@ -19,7 +19,7 @@ DIGEST = "0123456789abcdef" * 4
 
 def on_a_screen(*arguments: object, cwd: Path, columns: int = 80) -> list[str]:
     """The lines that a terminal of so many columns is sent, without colours."""
-    seen = on_a_terminal(*arguments, cwd=cwd, columns=columns)
+    _, seen = on_a_terminal(*arguments, cwd=cwd, columns=columns)
     return re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", seen.decode()).replace("\r", "").splitlines()
 
 

@@ -9,12 +9,18 @@ import signal
 
 import numpy as np
 import pytest
+import torch
 from train_cases import chat, chats, preferences, write_jsonl
 
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import load_unadmitted
 from lpt_train.checkpoint_folders import latest
 from lpt_train.config import from_mapping
+from lpt_train.config_lora import Lora
 from lpt_train.config_preference import PreferenceConfig
+from lpt_train.micro_batch import MicroBatch
+from lpt_train.models import placement
+from lpt_train.packing import Row
 from lpt_train.preference import train
 from lpt_train.render_pairs import render_pairs
 from manifests.errors import RefusedError, UsageError
@@ -89,15 +95,63 @@ def test_evaluation_is_the_mean_over_the_pairs(tiny, pairs, tmp_path):
     assert lines[-1]["eval_loss"] < 0.5
 
 
-@pytest.mark.parametrize("damage", ["{", '{"key": 1', "[]", "{}"])
+DAMAGES = ["{", '{"key": 1', "[]", "{}", "KEY:[[NaN, 1.0]]", "KEY:[[null, 1.0]]", "KEY:[[1" + "0" * 400 + ", 1.0]]"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_reference_is_computed_again_and_said(tiny, pairs, tmp_path, damage):
     run(tiny, pairs, tmp_path / "run", max_steps=1, lr_scheduler_type="constant")
     kept = tmp_path / "run" / "reference.json"
     good = kept.read_bytes()
-    kept.write_text(damage)
+    key = json.loads(good)["key"]
+    kept.write_text(damage if not damage.startswith("KEY:") else f'{{"key": "{key}", "logps": {damage[4:]}}}')
     result, _ = run(tiny, pairs, tmp_path / "run", max_steps=2, lr_scheduler_type="constant", resume=True)
     assert ["reference.json was damaged" in note for note in result.notes].count(True) == 1
     assert set(json.loads(kept.read_bytes())) == set(json.loads(good)) == {"key", "logps"}
+
+
+def test_a_reference_of_another_way_of_running_is_computed_again_and_said(tiny, pairs, tmp_path):
+    options = {"max_steps": 4, "lr_scheduler_type": "constant", "save_steps": 2}
+    run(tiny, pairs, tmp_path / "whole", **options)
+
+    def terminate(done, _total, _metrics):
+        if done == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run(tiny, pairs, tmp_path / "run", **options, progress=terminate)
+    kept = tmp_path / "run" / "reference.json"
+    good = json.loads(kept.read_bytes())
+    others = [[chosen - 1, rejected] for chosen, rejected in good["logps"]]
+    kept.write_text(json.dumps({"key": "of another", "logps": others}))
+    result, lines = run(tiny, pairs, tmp_path / "run", **options, resume=True)
+    assert any("of another model, rows or way" in note for note in result.notes)
+    assert json.loads(kept.read_bytes()) == good
+    whole = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines] == [line["loss"] for line in whole]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_start_is_read_without_dropout_and_leaves_the_model_as_it_was(tiny, dropout, training):
+    model = load_for_training(str(tiny), Lora(lora_r=4, lora_dropout=dropout), placement("cpu"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.3)
+    run_micro_batch = MicroBatch(
+        model, placement("cpu"), lambda logp_N, batch, extras: (logp_N.sum(), {}), execution="eager", longest=64,
+        most_tokens=128, most_rows=4, pad_id=0,
+    )  # fmt: skip
+    rows = [Row(n, np.arange(5, 15 + n, dtype=np.int32), np.ones(10 + n, np.uint8)) for n in range(3)]
+    model.train(training)
+    found = [run_micro_batch.start_logprobs([rows], score)[0] for score in (
+        run_micro_batch.row_logprobs, run_micro_batch.row_logprobs, run_micro_batch.plain_logprobs
+    )]  # fmt: skip
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert found[0].shape == (3,)
+    assert not found[0].requires_grad
+    assert model.training is training
 
 
 def test_both_sides_share_the_prompt_and_only_completions_count(renderer):
