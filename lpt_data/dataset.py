@@ -359,10 +359,8 @@ def _first_columns(source: SourceFile) -> list[str]:
     """Names of the columns in the first rows of a file, in the order of their appearance."""
     rows, reasons = 0, []
     for chunk in read(source):
-        if isinstance(chunk.records, pa.Table):
-            return list(chunk.records.column_names)
-        if chunk.records:
-            return list(dict.fromkeys(name for row in chunk.records for name in row))
+        if isinstance(chunk.records, pa.Table) or chunk.records:
+            return chunk.names()
         rows += chunk.rows
         reasons += [f"line {b.line}: {b.reason} ({b.detail})" for b in chunk.bad[:3]]
     if not rows:

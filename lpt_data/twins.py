@@ -29,7 +29,7 @@ def ties(dataset: Dataset, rows: np.ndarray, ids: np.ndarray, lines: Lines = lam
     if not len(twins):
         return tie
     if (found := lines(twins)) is not None:
-        tie[twins] = np.fromiter(map(xxhash.xxh3_64_intdigest, found), np.uint64, len(twins))
+        tie[twins] = np.fromiter(map(xxhash.xxh3_64_intdigest, found), np.uint64)  # to its end, where it is checked
         return tie
     wanted = np.zeros(dataset.rows_in, bool)
     wanted[rows[twins]] = True
@@ -39,7 +39,7 @@ def ties(dataset: Dataset, rows: np.ndarray, ids: np.ndarray, lines: Lines = lam
 
 
 def _as_written(dataset: Dataset, wanted: np.ndarray) -> Iterator[tuple[np.ndarray, list[bytes]]]:
-    """The wanted rows with their bytes: the very lines of JSONL files, which are not parsed again, else JSON."""
+    """The wanted rows with their bytes: their very lines where all files are JSONL, not parsed again, else JSON."""
     if all(source.format == "jsonl" for source in dataset.files):
         for first, source in zip(dataset.first_rows, dataset.files, strict=True):
             yield from chosen_lines(source, wanted, first)

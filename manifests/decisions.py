@@ -119,7 +119,8 @@ def new_ids(decisions: pa.Table) -> pa.ChunkedArray:
 
 def reasons(decisions: pa.Table, action: str) -> dict[str, int]:
     """Return how many rows went for each reason of one action, the most frequent first."""
-    chosen = decisions.filter(pc.equal(decisions["action"], action)).select(["row", "reason"])
+    needed = decisions.select(["row", "reason"] if action == "rewrite" else ["reason"])  # a filter copies what it keeps
+    chosen = needed.filter(pc.equal(decisions["action"], action))
     if action == "rewrite":  # a row may have several witnesses for one reason
         chosen = chosen.group_by(["row", "reason"]).aggregate([])
     counts = [(entry["values"], entry["counts"]) for entry in pc.value_counts(chosen["reason"]).to_pylist()]

@@ -13,7 +13,7 @@ from lpt_data.io.chunks import LARGE, BadRow, Chunk, Spans, calm_allocator
 from lpt_data.io.lines import MAX_LINE, cut_lines, parse_lines, split_lines, whole_lines
 from lpt_data.io.sources import SourceFile, blocks, text_start
 
-MOST_CUTS = 32  # places in a block where flat lines and others meet; with more of them, all lines are parsed
+MOST_CUTS = 128  # places in a block where flat lines and others meet; with more of them, all lines are parsed
 
 
 def raw_lines(source: SourceFile) -> Iterator[tuple[np.ndarray, list[bytes | None]]]:

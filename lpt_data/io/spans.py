@@ -55,8 +55,7 @@ def read_again(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
                     raise input_changed(spans.path)
                 into += used
                 used += more
-            if mark_of(os.fstat(handle)) != spans.mark:  # after the last byte: whatever changed before shows
-                raise input_changed(spans.path)
+            _check(handle, spans)  # after the last byte: whatever changed before shows
         finally:
             os.close(handle)
     except OSError as error:
@@ -66,42 +65,52 @@ def read_again(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
 
 def lines_around(spans: Spans) -> Iterator[bytes]:
     """Yield the line that each string lies in, without its ending; the strings ascend, one or none a line.
-    InputChangedError where the file is another by now.
+    InputChangedError where the file is another by now, after the last line at the latest.
     """
     starts, ends = spans.starts, spans.starts + spans.sizes
     try:
         handle = os.open(spans.path, os.O_RDONLY)
         try:
+            _check(handle, spans)  # in another file the ends of a line may be anywhere
             for first, last in zip(*(cut.tolist() for cut in _runs(starts, ends)), strict=True):
                 low = max(0, int(starts[first]) - _AROUND)
                 data = os.pread(handle, int(ends[last - 1]) + _AROUND - low, low)
                 for start, end in zip(starts[first:last].tolist(), ends[first:last].tolist(), strict=True):
                     before, behind = data.rfind(b"\n", 0, start - low), data.find(b"\n", end - low)
-                    if before >= 0 and behind >= 0:
-                        yield data[before + 1 : behind].removesuffix(b"\r")
+                    if before < 0 or behind < 0:
+                        yield _line(handle, start, end, spans.path)
                     else:
-                        yield _line(handle, start, end)
-            if mark_of(os.fstat(handle)) != spans.mark:
-                raise input_changed(spans.path)
+                        yield data[before + 1 : behind].removesuffix(b"\r")
+            _check(handle, spans)
         finally:
             os.close(handle)
     except OSError as error:
         raise cannot_read(spans.path, error) from error
 
 
-def _line(handle: int, start: int, end: int) -> bytes:
-    """The line around one string, looked for twice as far at each try; of the first line a mark of its encoding is no
-    part.
+def _check(handle: int, spans: Spans) -> None:
+    if mark_of(os.fstat(handle)) != spans.mark:
+        raise input_changed(spans.path)
+
+
+def _line(handle: int, start: int, end: int, path: str) -> bytes:
+    """The line around one string, whose ends are looked for a piece at a time; a mark of the encoding that the first
+    line may begin with is no part of it.
     """
-    around = _AROUND
-    while True:
-        low, around = max(0, start - around), 2 * around
-        data = os.pread(handle, end + around - low, low)
-        before, behind = data.rfind(b"\n", 0, start - low), data.find(b"\n", end - low)
-        at_end = len(data) < end + around - low
-        if (before >= 0 or low == 0) and (behind >= 0 or at_end):
-            line = data[before + 1 : behind if behind >= 0 else len(data)]
-            return (line.removeprefix(_BOM) if before < 0 else line).removesuffix(b"\r")
+    first, found, size = start, -1, _AROUND
+    while first and found < 0:
+        size = min(2 * size, first, _LOAD)
+        piece = os.pread(handle, size, first - size)
+        if len(piece) < size:
+            raise input_changed(path)
+        found = piece.rfind(b"\n")
+        first += found + 1 - size if found >= 0 else -size
+    last, found, size = end, -1, _AROUND
+    while found < 0 and (piece := os.pread(handle, size, last)):
+        found = piece.find(b"\n")
+        last, size = last + (found if found >= 0 else len(piece)), min(2 * size, _LOAD)
+    line = os.pread(handle, last - first, first)
+    return (line if first else line.removeprefix(_BOM)).removesuffix(b"\r")
 
 
 def _runs(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -275,6 +275,18 @@ def test_the_text_under_each_key(tmp_path):
     assert said == {"text": "s\nq1\na1\nq2\na2", "prompt": "q1\na1\nq2", "response": "a2", "id": "x"}
 
 
+def test_a_layout_is_told_by_the_first_rows_alone(tmp_path):
+    rows = [{"text": "a row of words " * 30}] * 3000
+    rows[2500] = {"messages": [], "text": "both"}  # behind the first half MiB
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert Dataset.open(str(path)).layout == "text"
+    rows[100] = rows[2500]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(BadInputError, match="layouts"):
+        Dataset.open(str(path))
+
+
 def test_a_file_of_another_layout_is_named(tmp_path):
     """The first file settles the layout; the second is no broken one but one of another kind."""
     (tmp_path / "a.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')

@@ -96,6 +96,50 @@ def test_the_line_around_a_text_is_found_again(tmp_path: Path, mark: bytes, endi
         assert store.lines(np.array([3, 600])) is None
 
 
+@pytest.mark.parametrize("now", [b"", b"x" * 700_000, b"another file\n" * 60_000])
+def test_lines_of_a_file_that_is_another_by_then_are_refused_at_once(tmp_path: Path, now: bytes) -> None:
+    path = write(tmp_path / "in.jsonl", rows())
+    with Spill(tmp_path) as spill:
+        store = Texts(spill)
+        for batch in Dataset.open(str(path)).texts():
+            store.keep(batch)
+        path.write_bytes(now)
+        found = store.lines(np.arange(3000))
+        assert found is not None
+        with pytest.raises(BadInputError, match="changed"):
+            next(found)
+
+
+def test_a_file_that_changes_while_its_lines_are_read_is_refused_at_their_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.jsonl", rows())
+    with Spill(tmp_path) as spill:
+        store = Texts(spill)
+        for batch in Dataset.open(str(path)).texts():
+            store.keep(batch)
+        found = store.lines(np.arange(40))
+        assert found is not None
+        next(found)
+        with path.open("ab") as file:
+            file.write(b"\n")
+        with pytest.raises(BadInputError, match="changed"):
+            list(found)
+
+
+def test_the_cap_holds_for_twins_in_wide_rows_and_for_copies_by_the_hundred_thousand(tmp_path: Path) -> None:
+    wide = [json.dumps({"id": i, "blob": "b" * (30 << 20), "text": "the same short text"}) for i in range(3)]
+    copies = [json.dumps({"id": i, "text": "the same short text"}) for i in range(400_000)]
+    # The first one may compile kernels, which takes room of its own.
+    for name, lines, cap in (("first", copies[:40_000], 900), ("wide", wide, 450), ("copies", copies, 590)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("\n".join(lines))
+        options = ("--out", str(tmp_path / f"{name}-out.jsonl"), "--memory", f"{cap}MB", "--workers", "1")
+        code, said = finish(start(tmp_path, str(path), *options, before=(sys.executable, "-c", CLOCK)))
+        assert code == 0, (tmp_path / "said.txt").read_text()
+        body, end = json.JSONDecoder().raw_decode(said)
+        assert body["removed"] == {"exact_duplicate": len(lines) - 1}
+        assert int(said[end:]) < cap * 10**6, name
+
+
 def test_rows_of_one_text_are_told_apart_by_their_lines_whatever_the_order_of_the_files(tmp_path: Path) -> None:
     texts = rows()
     texts[::3] = texts[1::3]  # a third of the rows have a twin, with another id
