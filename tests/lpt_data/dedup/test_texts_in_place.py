@@ -128,13 +128,14 @@ def test_a_file_that_changes_while_its_lines_are_read_is_refused_at_their_end(tm
 def test_the_cap_holds_for_twins_in_wide_rows_and_for_copies_by_the_hundred_thousand(tmp_path: Path) -> None:
     wide = [json.dumps({"id": i, "blob": "b" * (30 << 20), "text": "the same short text"}) for i in range(3)]
     copies = [json.dumps({"id": i, "text": "the same short text"}) for i in range(400_000)]
-    # The first one may compile kernels, which takes room of its own.
-    for name, lines, cap in (("first", copies[:40_000], 900), ("wide", wide, 450), ("copies", copies, 590)):
+    for name, lines, cap in (("wide", wide, 450), ("copies", copies, 590)):
         path = tmp_path / f"{name}.jsonl"
         path.write_text("\n".join(lines))
-        options = ("--out", str(tmp_path / f"{name}-out.jsonl"), "--memory", f"{cap}MB", "--workers", "1")
-        code, said = finish(start(tmp_path, str(path), *options, before=(sys.executable, "-c", CLOCK)))
-        assert code == 0, (tmp_path / "said.txt").read_text()
+        for room in (1500, cap):  # the first run may compile kernels, which takes room of its own
+            out = str(tmp_path / f"{name}-{room}.jsonl")
+            options = ("--out", out, "--memory", f"{room}MB", "--workers", "1")
+            code, said = finish(start(tmp_path, str(path), *options, before=(sys.executable, "-c", CLOCK)))
+            assert code == 0, (tmp_path / "said.txt").read_text()
         body, end = json.JSONDecoder().raw_decode(said)
         assert body["removed"] == {"exact_duplicate": len(lines) - 1}
         assert int(said[end:]) < cap * 10**6, name
