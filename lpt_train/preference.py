@@ -247,13 +247,15 @@ def _kept_reference(
 
     What is there is taken when it was computed for the same model, rows, precision and way of running.
     """
+    if not LOSSES[config.loss_type].reference:
+        return np.zeros((len(pairs), 2), np.float32)
     size, kept = config.per_device_train_batch_size, run.out / "reference.json"
 
     def key() -> str:
         told = f"{identity} {run_micro_batch.place.dtype} {run_micro_batch.way} {len(needed)}"
         return hashlib.sha256(told.encode()).hexdigest()
 
-    if kept.exists() and LOSSES[config.loss_type].reference:
+    if kept.exists():
         try:
             body = json.loads(kept.read_bytes())
             logps = np.asarray(body["logps"], np.float32).reshape(-1, 2)
@@ -267,7 +269,7 @@ def _kept_reference(
         except (ValueError, KeyError, TypeError, OverflowError):
             run.notes.append(f"{kept} was damaged, so the log-probs of the reference were computed again")
     found = _reference(run_micro_batch, config, pairs, needed, size, run_micro_batch.row_logprobs)
-    if LOSSES[config.loss_type].reference and run_micro_batch.ranks.main:
+    if run_micro_batch.ranks.main:
         write_atomic(kept, json.dumps({"key": key(), "logps": found[list(needed)].tolist()}).encode())
     return found
 

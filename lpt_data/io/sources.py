@@ -33,7 +33,7 @@ BLOCK = 1 << 21  # bytes handed on at a time: many rows for what each call costs
 Mark = tuple[int, int, int, int]  # what tells a file from what it becomes, see `mark_of`
 
 _COMPRESSED = 1 << 14  # compressed bytes fed at a time: bounds what a hostile archive can unfold to in one go
-_MARK = b"\xef\xbb\xbf"  # byte order mark of UTF-8
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # of UTF-8
 _MAGIC = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -111,7 +111,7 @@ def blocks(source: SourceFile) -> Iterator[bytes]:
     for block in _unpacked(source):
         if first and block:
             first = False
-            block = block.removeprefix(_MARK)
+            block = block.removeprefix(BYTE_ORDER_MARK)
         if block:
             yield block
 
@@ -121,7 +121,7 @@ def text_start(source: SourceFile) -> tuple[int, Mark]:
     try:
         with open(source.path, "rb") as file:
             found = mark_of(os.fstat(file.fileno()))
-            return len(_MARK) if file.read(len(_MARK)) == _MARK else 0, found
+            return len(BYTE_ORDER_MARK) if file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else 0, found
     except OSError as error:
         raise cannot_read(source.path, error) from error
 

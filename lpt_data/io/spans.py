@@ -13,14 +13,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from lpt_data.io.chunks import Spans
-from lpt_data.io.sources import cannot_read, input_changed, mark_of
+from lpt_data.io.sources import BYTE_ORDER_MARK, cannot_read, input_changed, mark_of
 from lpt_data.json_strings import unescape
 from lpt_data.wide import WIDTH
 
 _GAP = 1 << 13  # bytes that are read along rather than called for anew: copying them takes as long as a system call
 _LOAD = 2 << 20  # bytes of the file, twice which are held at a time where no text has more: rows may be all gaps
 _AROUND = 1 << 9  # bytes before and behind a string that are looked at first for the ends of its line
-_BOM = b"\xef\xbb\xbf"
 
 
 def read_again(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +109,7 @@ def _line(handle: int, start: int, end: int, path: str) -> bytes:
         found = piece.find(b"\n")
         last, size = last + (found if found >= 0 else len(piece)), min(2 * size, _LOAD)
     line = os.pread(handle, last - first, first)
-    return (line if first else line.removeprefix(_BOM)).removesuffix(b"\r")
+    return (line if first else line.removeprefix(BYTE_ORDER_MARK)).removesuffix(b"\r")
 
 
 def _runs(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
