@@ -33,12 +33,12 @@ def say(text: str = "", *, style: str | None = None) -> None:
 
     Lines are not broken, so that a command to type next can be copied whole.
     """
-    _console().print(clean(text), style=style, markup=False, highlight=False, soft_wrap=True)
+    _console().print(clean(text), style=style, soft_wrap=True)
 
 
 def say_short(text: str) -> None:
     """Talk that is cut with … where the screen ends, such as an excerpt of a row."""
-    _console().print(clean(text), markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+    _console().print(clean(text), no_wrap=True, overflow="ellipsis")
 
 
 def data(text: str) -> None:
@@ -352,12 +352,18 @@ def _discard(stream: TextIO) -> None:
 
 
 def _console(stream: TextIO | None = None, into: TextIO | None = None) -> Console:
-    """A console as wide and colourful as `stream` (stderr when left out) is, that writes to it, or `into` another."""
+    """A console as wide and colourful as `stream` (stderr when left out) is, that writes to it, or `into` another.
+
+    Text is what it is: no markup, and no `:train:` of a split that becomes a picture of one.
+    """
     from rich.console import Console
 
     shown_on: Any = stream if stream is not None else _Talk(sys.stderr)
     terminal = shown_on.isatty()
-    return Console(file=into or shown_on, width=None if terminal else 160, force_terminal=terminal or None)
+    return Console(
+        file=into or shown_on, width=None if terminal else 160, force_terminal=terminal or None, markup=False,
+        emoji=False, highlight=False,
+    )  # fmt: skip
 
 
 def _jsonable(value: Any) -> Any:
