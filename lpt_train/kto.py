@@ -34,7 +34,7 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, RenderedCompletions, mismatched, render_completions
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes, one_by_one, visited
+from lpt_train.steps import batched, completions_id, dropped_notes, most, one_by_one, visited
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 
@@ -270,8 +270,9 @@ def _micro_batch(
     padding: int,
 ) -> MicroBatch:
     size = config.per_device_train_batch_size
-    most = max(sum(sorted((len(row.ids) for row in part), reverse=True)[:size]) for part in (rows, others))
+    lengths = [[len(row.ids) for row in part] for part in (rows, others)]
     return MicroBatch(
         model, place, _objective(config), execution=config.execution, longest=config.max_length, pad_id=padding,
-        most_tokens=most, most_rows=size, chunk=config.logits_chunk,
+        most_tokens=max(most(part, size) for part in lengths), most_rows=size, chunk=config.logits_chunk,
+        most_scores=max(most((n * n for n in part), size) for part in lengths),
     )  # fmt: skip

@@ -36,7 +36,7 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes, one_by_one, visited
+from lpt_train.steps import batched, completions_id, dropped_notes, most, one_by_one, scores, visited
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 from manifests.files import write_atomic
@@ -283,10 +283,11 @@ def _micro_batch(
     ranks: Ranks,
 ) -> MicroBatch:
     size = config.per_device_train_batch_size
-    lengths = sorted((pair.tokens for pair in pairs), reverse=True)
     return MicroBatch(
         model, place, _objective(config), execution=config.execution, longest=config.max_length, pad_id=padding,
-        most_tokens=sum(lengths[:size]), most_rows=2 * size, chunk=config.logits_chunk, ranks=ranks,
+        most_tokens=most((pair.tokens for pair in pairs), size), most_rows=2 * size,
+        most_scores=most((scores((pair.chosen, pair.rejected)) for pair in pairs), size), chunk=config.logits_chunk,
+        ranks=ranks,
     )  # fmt: skip
 
 

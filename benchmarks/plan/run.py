@@ -50,7 +50,13 @@ def cases() -> list[dict]:
     for every in (0, 1):
         found.append({"shape": "qwen2.5-0.5b", "scope": "lora", "rows": 16, "every": every, "execution": "graph"})
     found.append({"shape": "qwen2.5-0.5b", "scope": "full", "rows": 8, "execution": "graph"})
-    return [{"every": 0, "optim": "adamw_torch", "execution": "eager", "chunk": 1024} | case for case in found]
+    for scope in ("lora", "full"):  # scores that are made again
+        for rows, every in ((8, 0), (8, 1)):
+            found.append({"shape": "smollm2-135m", "scope": scope, "rows": rows, "every": every, "dtype": "float32"})
+    return [
+        {"dtype": "bfloat16", "every": 0, "optim": "adamw_torch", "execution": "eager", "chunk": 1024} | case
+        for case in found
+    ]
 
 
 def measure(case: dict) -> dict:
@@ -74,12 +80,12 @@ def measure(case: dict) -> dict:
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
-    place, options = placement("cuda", "bfloat16"), dict(SHAPES[case["shape"]])
+    place, options = placement("cuda", case["dtype"]), dict(SHAPES[case["shape"]])
     config = AutoConfig.for_model(options.pop("model_type"), **options)
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if case["scope"] == "lora":
-        model = attach(model.to(torch.bfloat16), Lora(lora_r=8))
+        model = attach(model.to(place.dtype), Lora(lora_r=8))
     tokens = case["rows"] * LENGTH
     run = MicroBatch(
         model.train(), place, lambda logp, batch, _: (sft_loss(logp, batch.weights_N, float(tokens)), {}),
@@ -110,7 +116,8 @@ def measure(case: dict) -> dict:
     work = Workload(
         tokens=run.most_tokens, scope=case["scope"], rank=8, optim=case["optim"], chunk=case["chunk"],
         compiled=run.way in ("graph", "compiled"), kept_gradients=True, checkpoint_every=case["every"],
-        offload_activations=bool(case.get("offload_activations")),
+        offload_activations=bool(case.get("offload_activations")), width=place.dtype.itemsize,
+        scored=LENGTH if case["dtype"] == "float32" else 0,
     )  # fmt: skip
     memory = predict(shape_of({"model_type": "", **SHAPES[case["shape"]]}), work)
     allocated, reserved = torch.cuda.max_memory_allocated() - before, torch.cuda.max_memory_reserved()
