@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from peft.tuners.lora import LoraLayer
 
-from lpt_train.heads import causal_model, draws
+from lpt_train.heads import causal_model
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import Placement
 from lpt_train.plan.ladder import Choice, advice, choose, fitting_batch
@@ -119,10 +119,10 @@ def fit(run_micro_batch: MicroBatch, config: Any, out: Path | None = None) -> Fi
     run_micro_batch.offload_activations = fitted.work.offload_activations
     if fitted.work.offload_activations:
         run_micro_batch.leave_recordings("activation_offloading", "a replay has no moment to move them")
-    if fitted.work.checkpoint_every and draws(run_micro_batch.model):
-        run_micro_batch.leave_recordings("gradient_checkpointing", "dropout must be drawn twice alike")
     if run_micro_batch.draws_twice():
-        run_micro_batch.leave_recordings("lora_dropout", "what is computed again must draw the same")
+        run_micro_batch.leave_recordings(
+            "dropout", "what is computed again, by gradient_checkpointing or in an adapted head, must draw the same"
+        )
     run_micro_batch.memory = fitted
     return fitted
 
