@@ -197,18 +197,6 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def duration(seconds: float) -> str:
-    """A time as people say it: ``0.4 s``, ``37 s``, ``4 min 10 s``, ``2 h 5 min``."""
-    if not math.isfinite(seconds):
-        return "?"
-    if seconds < 59.5:
-        return f"{seconds:.1f} s" if seconds < 1 else f"{seconds:.0f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
-
-
 def tell_notes(catalog: Any) -> None:
     """Say what the catalog wants known: an index that is busy, one that was damaged and made again."""
     for note in catalog.notes:

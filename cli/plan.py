@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
-from cli.output import as_json, duration, say, table, waiting
+from cli.output import as_json, say, table, waiting
+from lpt_data.report.words import duration
 from manifests.errors import UsageError
 
 if TYPE_CHECKING:

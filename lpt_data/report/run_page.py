@@ -60,7 +60,7 @@ def _head(story: RunStory) -> Html:
         numbers.append(("tokens a second", words.value(float(round(body["tokens_per_second"])))))
     if body.get("peak_memory_bytes"):
         numbers.append(("memory", words.size(int(body["peak_memory_bytes"]))))
-    numbers.append(("took", words.seconds(float(body.get("seconds") or 0))))
+    numbers.append(("took", words.duration(float(body.get("seconds") or 0))))
     told = [el("p", line, class_="note") for line in _told(body)]
     over = f"Run · {body['algorithm']} · {body.get('split')} · {str(body.get('created', ''))[:10]}"
     return join([el("p", over, class_="overline"), el("h1", story.title), figures(numbers), told, notes(story.notes)])
