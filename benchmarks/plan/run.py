@@ -50,13 +50,11 @@ def cases() -> list[dict]:
     for every in (0, 1):
         found.append({"shape": "qwen2.5-0.5b", "scope": "lora", "rows": 16, "every": every, "execution": "graph"})
     found.append({"shape": "qwen2.5-0.5b", "scope": "full", "rows": 8, "execution": "graph"})
-    for scope in ("lora", "full"):  # scores that are made again
-        for rows, every in ((8, 0), (8, 1)):
-            found.append({"shape": "smollm2-135m", "scope": scope, "rows": rows, "every": every, "dtype": "float32"})
-    return [
-        {"dtype": "bfloat16", "every": 0, "optim": "adamw_torch", "execution": "eager", "chunk": 1024} | case
-        for case in found
-    ]
+    for shape in SHAPES:
+        for rows, every in ((4, 0), (4, 1), (16, 1)):
+            found.append({"shape": shape, "scope": "lora", "rows": rows, "every": every, "dtype": "float32"})
+    usual = {"every": 0, "optim": "adamw_torch", "execution": "eager", "chunk": 1024, "dtype": "bfloat16"}
+    return [usual | case for case in found]
 
 
 def measure(case: dict) -> dict:
@@ -133,13 +131,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=85)
+    parser.add_argument("--dtypes", default="bfloat16,float32")
     args = parser.parse_args()
     import torch
 
     if not torch.cuda.is_available():
         sys.exit("this benchmark measures a CUDA device, and there is none")
     began, results = time.time(), []
-    for case in cases():
+    for case in (case for case in cases() if case["dtype"] in args.dtypes.split(",")):
         if time.time() - began > args.seconds:
             results.append({**case, "left_out": "no time left"})
         elif "8bit" in case["optim"] and importlib.util.find_spec("bitsandbytes") is None:
