@@ -50,7 +50,11 @@ def cases() -> list[dict]:
     for every in (0, 1):
         found.append({"shape": "qwen2.5-0.5b", "scope": "lora", "rows": 16, "every": every, "execution": "graph"})
     found.append({"shape": "qwen2.5-0.5b", "scope": "full", "rows": 8, "execution": "graph"})
-    return [{"every": 0, "optim": "adamw_torch", "execution": "eager", "chunk": 1024} | case for case in found]
+    for shape in SHAPES:
+        for rows, every in ((4, 0), (4, 1), (16, 1)):
+            found.append({"shape": shape, "scope": "lora", "rows": rows, "every": every, "dtype": "float32"})
+    usual = {"every": 0, "optim": "adamw_torch", "execution": "eager", "chunk": 1024, "dtype": "bfloat16"}
+    return [usual | case for case in found]
 
 
 def measure(case: dict) -> dict:
@@ -74,12 +78,12 @@ def measure(case: dict) -> dict:
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
-    place, options = placement("cuda", "bfloat16"), dict(SHAPES[case["shape"]])
+    place, options = placement("cuda", case["dtype"]), dict(SHAPES[case["shape"]])
     config = AutoConfig.for_model(options.pop("model_type"), **options)
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if case["scope"] == "lora":
-        model = attach(model.to(torch.bfloat16), Lora(lora_r=8))
+        model = attach(model.to(getattr(torch, case["dtype"])), Lora(lora_r=8))
     tokens = case["rows"] * LENGTH
     run = MicroBatch(
         model.train(), place, lambda logp, batch, _: (sft_loss(logp, batch.weights_N, float(tokens)), {}),
@@ -110,7 +114,8 @@ def measure(case: dict) -> dict:
     work = Workload(
         tokens=run.most_tokens, scope=case["scope"], rank=8, optim=case["optim"], chunk=case["chunk"],
         compiled=run.way in ("graph", "compiled"), kept_gradients=True, checkpoint_every=case["every"],
-        offload_activations=bool(case.get("offload_activations")),
+        offload_activations=bool(case.get("offload_activations")), width=place.dtype.itemsize,
+        copies_attended=case["dtype"] == "float32",
     )  # fmt: skip
     memory = predict(shape_of({"model_type": "", **SHAPES[case["shape"]]}), work)
     allocated, reserved = torch.cuda.max_memory_allocated() - before, torch.cuda.max_memory_reserved()
@@ -126,13 +131,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=85)
+    parser.add_argument("--dtypes", default="bfloat16,float32")
     args = parser.parse_args()
     import torch
 
     if not torch.cuda.is_available():
         sys.exit("this benchmark measures a CUDA device, and there is none")
     began, results = time.time(), []
-    for case in cases():
+    for case in (case for case in cases() if case["dtype"] in args.dtypes.split(",")):
         if time.time() - began > args.seconds:
             results.append({**case, "left_out": "no time left"})
         elif "8bit" in case["optim"] and importlib.util.find_spec("bitsandbytes") is None:

@@ -28,6 +28,7 @@ from cases import SHAPES, machine, random_model, turn
 
 NVLINK = 450e9  # bytes/s a direction, H200
 WARM_UP = 5
+QUIET = ("losses", "seconds", "checkpoint", "notes")  # written, not printed
 LORA = {"lora_r": 16, "lora_alpha": 32}
 PACKED = {"packing": True}
 # name -> (shape: --shape or the larger one, algorithm, options, in one process too)
@@ -159,16 +160,22 @@ def worker(args: argparse.Namespace) -> None:
 
 def launch(args: argparse.Namespace, folder: str, world: int) -> list[dict]:
     """The results of all jobs in `world` processes."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), __file__, "--worker"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    command += [__file__, "--worker"]
     command += ["--folder", folder, "--steps", str(args.steps), "--processes", str(args.processes), "--jobs", args.jobs]
     command += ["--size", str(args.size)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = [json.loads(line[7:]) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not found:
-        found.append({"job": "launch", "processes": world, "error": done.stderr[-3000:]})
-    for line in found:
-        shown = {key: value for key, value in line.items() if key not in ("losses", "seconds", "checkpoint", "notes")}
-        print(json.dumps(shown), flush=True)
+    found = []
+    with tempfile.TemporaryFile("w+") as talk, subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=talk, text=True
+    ) as running:  # fmt: skip
+        for line in running.stdout:
+            if line.startswith("RESULT "):
+                found.append(json.loads(line[7:]))
+                print(json.dumps({key: value for key, value in found[-1].items() if key not in QUIET}), flush=True)
+        if running.wait() or not found:
+            talk.seek(0)
+            found.append({"job": "launch", "processes": world, "error": talk.read()[-3000:]})
+            print(found[-1]["error"], file=sys.stderr)
     return found
 
 

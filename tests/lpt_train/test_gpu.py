@@ -297,7 +297,7 @@ def test_two_gpus_give_the_losses_of_one(tiny, tmp_path, sharding, use_peft):
     asked = {"jobs": {"two": spread}, "results": str(tmp_path / "results.json"), "command": []}
     (tmp_path / "jobs.json").write_text(json.dumps(asked))
     script = Path(__file__).parent / "rank_cases.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run(
         [*torchrun, str(script), str(tmp_path / "jobs.json")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[2]), *sys.path])}, check=True, timeout=300,

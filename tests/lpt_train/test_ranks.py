@@ -37,7 +37,7 @@ from manifests.errors import LptError, RefusedError, UsageError
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 TIMES = ("tokens_per_second", "step_seconds", "eta_seconds")
 # 25 rows in steps of 8, twice: the last step has 2 rows, one micro-batch, and nothing for the second process.
 ROWS, EPOCHS, STEPS = 25, 2, 7
