@@ -14,7 +14,15 @@ from lpt_train.adapter_files import WEIGHTS
 from lpt_train.adapter_folder import adapter_base, quantisation_of
 from lpt_train.adapters import load_for_training
 from lpt_train.config_lora import Lora
-from lpt_train.models import Placement, check_base, in_three_parts, load_model, refuse_mistyped, refuse_pickles, source_of
+from lpt_train.models import (
+    Placement,
+    check_base,
+    in_three_parts,
+    load_model,
+    refuse_mistyped,
+    refuse_pickles,
+    source_of,
+)
 from lpt_train.quantised import rounded_to_4bit
 from lpt_train.reward_head import TASK, has_reward_head, with_reward_head
 from lpt_train.whole_weights import no_head, read_adapter_over, read_whole
