@@ -50,8 +50,11 @@ def config_of(algorithm: str, options: Mapping[str, Any], base: Any = None) -> A
     """The options of an algorithm as its config, over those of `base`; raises `UsageError` for an unknown or wrong
     one."""
     one_of("algorithm", algorithm, tuple(ALGORITHMS))
-    if algorithm in LOSSES and base is None:
-        options = {"loss_type": LOSSES[algorithm][0], **options}
+    if algorithm in LOSSES:
+        if base is None:
+            options = {"loss_type": LOSSES[algorithm][0], **options}
+        if "loss_type" in options:
+            one_of("loss_type", options["loss_type"], LOSSES[algorithm])
     config: Any = from_mapping(ALGORITHMS[algorithm].config, options, base)
     if algorithm in LOSSES:
         one_of("loss_type", config.loss_type, LOSSES[algorithm])

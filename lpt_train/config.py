@@ -129,8 +129,8 @@ class RunOptions:
         at_least("max_memory_gb", self.max_memory_gb, 0)
         at_least("gradient_checkpointing_every", self.gradient_checkpointing_every, 1)
         for name in ("gradient_checkpointing", "activation_offloading"):
-            if isinstance(value := getattr(self, name), str):
-                one_of(name, value, ("auto",))
+            if isinstance(value := getattr(self, name), str) and value != "auto":
+                raise UsageError(f"{name} has no choice of that name", seen=value, next="one of: auto, true, false")
         at_least("logging_steps", self.logging_steps, 1)
         at_least("save_steps", self.save_steps, 0)
         at_least("save_total_limit", self.save_total_limit, 1)

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from lpt_train.algorithms import config_of
 from lpt_train.config import (
+    OPTIMIZERS,
     Lora,
     Optim,
     RunOptions,
@@ -82,6 +84,24 @@ def test_wrong_values_are_usage_errors(options):
         from_mapping(SFTConfig, options)
     assert error.value.exit_code == 2
     assert error.value.next
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option", "typed", "advice"),
+    [
+        ("sft", "device", "gpu", "did you mean cuda? one of: auto, cpu, cuda"),
+        ("sft", "device", "xyz", "one of: auto, cpu, cuda"),
+        ("sft", "optim", "adamw", f"did you mean adamw_torch? one of: {', '.join(OPTIMIZERS)}"),
+        ("sft", "dtype", "bf16", "did you mean bfloat16? one of: auto, float32, bfloat16, float16"),
+        ("dpo", "loss_type", "dpo", "did you mean sigmoid? one of: sigmoid, robust, hinge, ipo"),
+        ("sft", "truncation", "kep_start", "did you mean keep_start? one of: drop, keep_start"),
+        ("sft", "gradient_checkpointing", "maybe", "one of: auto, true, false"),
+    ],
+)
+def test_a_value_that_is_no_choice_is_answered_with_what_was_meant_and_every_choice(algorithm, option, typed, advice):
+    with pytest.raises(UsageError, match=f"{option} has no choice of that name") as error:
+        config_of(algorithm, {option: typed})
+    assert error.value.next == advice
 
 
 @pytest.mark.parametrize("name", ["learnin_rate", "optim.learnin_rate", "run.learning_rate"])
