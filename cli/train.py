@@ -30,18 +30,26 @@ class SettingsCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As every command does, after a look for ``--learning_rate 1e-4`` and its like."""
-        from lpt_train.algorithms import ALGORITHMS
+        from lpt_train.algorithms import ALGORITHMS, check_owner
         from lpt_train.config import option_names
+        from lpt_train.habits import instead
 
         known = {name for parameter in self.params for name in parameter.opts}
-        settings_of = option_names(ALGORITHMS[str(self.name)].config)
+        algorithm = ALGORITHMS[str(self.name)]
+        settings_of = option_names(algorithm.config)
         for at, given in enumerate(args):
             option, equals, value = given.partition("=")
+            if not given.startswith("--") or option in known:
+                continue
             name = option[2:].replace("-", "_")
-            if given.startswith("--") and option not in known and name in settings_of:
-                typed = value if equals else next(iter(args[at + 1 : at + 2]), "")
-                typed = "true" if typed[:2] in ("", "--") else typed
+            typed = value if equals else next(iter(args[at + 1 : at + 2]), "")
+            typed = "true" if typed[:2] in ("", "--") else typed
+            if name in settings_of:
                 raise UsageError(f"{name} is a setting", seen=given, next=f"--set {name}={typed}")
+            check_owner(str(self.name), [name])
+            if there := instead(name, typed, settings_of, algorithm.contract):
+                setting = "--set " if there.partition("=")[0].isidentifier() else ""
+                raise UsageError(f"{option} is no option here", seen=given, next=setting + there)
         return super().parse_args(ctx, args)
 
 

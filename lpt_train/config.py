@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from lpt_train.config_checks import at_least, one_of
 from lpt_train.config_guard import GuardOptions
 from lpt_train.config_lora import Lora
+from lpt_train.habits import instead
 from manifests.errors import UsageError
 
 Config = TypeVar("Config")
@@ -206,6 +207,8 @@ def from_mapping(config_type: type[Config], options: Mapping[str, Any], base: Co
     for key, value in _flatten(config_type, options):
         path = names.get(key, key)
         if path not in names.values():
+            if there := instead(key, value, names):
+                raise UsageError(f"{key} is no option here", seen=f"{key}={value}", next=there)
             close = difflib.get_close_matches(key.rpartition(".")[2], list(names), n=3)
             raise UsageError(
                 "unknown option", seen=key, next=f"did you mean {', '.join(close)}?" if close else

@@ -495,6 +495,19 @@ def test_settings_that_are_not(place, model, tmp_path):
             refused(invoke(*run, cwd=place), 2, words)
 
 
+def test_options_of_other_tools_are_answered_with_what_to_type_here(tmp_path):
+    habits = {
+        ("--lr", "1e-4"): "next: --set learning_rate=1e-4",
+        ("--num-epochs=3",): "next: --set num_train_epochs=3",
+        ("--output_dir", "runs/a"): "next: --out runs/a",
+        ("--bf16",): "next: --set dtype=bfloat16",
+        ("--dataset", "a.jsonl"): "next: lpt admit NAME --contract sft --train a.jsonl; then --admitted NAME:train",
+        ("--beta", "0.1"): "sft has no setting beta: it is one of dpo",
+    }
+    for typed, words in habits.items():
+        refused(invoke("train", "sft", *typed, cwd=tmp_path), 2, words)
+
+
 DEDUP = ("data", "dedup", "in.jsonl", "--out", "out.jsonl")
 SPLIT = ("data", "split", "in.jsonl", "--out", "s")
 AUDIT = ("data", "audit", "in.jsonl", "--contract")

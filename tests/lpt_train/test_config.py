@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lpt_train.algorithms import config_of
+from lpt_train.algorithms import ALGORITHMS, config_of
 from lpt_train.config import (
     OPTIMIZERS,
     Lora,
@@ -21,6 +21,7 @@ from lpt_train.config import (
     option_names,
     to_mapping,
 )
+from lpt_train.habits import NAMES
 from manifests.errors import UsageError
 
 
@@ -109,6 +110,41 @@ def test_unknown_names_are_refused_with_the_closest_one(name):
     with pytest.raises(UsageError, match="unknown option") as error:
         from_mapping(SFTConfig, {name: 1})
     assert "learning_rate" in error.value.next
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "value", "advice"),
+    [
+        ("sft", "lr", "1e-4", "learning_rate=1e-4"),
+        ("sft", "epochs", 3, "num_train_epochs=3"),
+        ("dpo", "batch_size", 4, "per_device_train_batch_size=4"),
+        ("sft", "bf16", "true", "dtype=bfloat16"),
+        ("sft", "torch_dtype", "fp16", "dtype=float16"),
+        ("grpo", "max_new_tokens", 64, "max_completion_length=64"),
+        ("sft", "assistant_only_loss", "true", "nothing to set: of chats the assistant's tokens alone are trained, always"),
+        ("sft", "output_dir", "runs/a", "--out runs/a"),
+    ],
+)
+def test_the_names_of_other_tools_are_answered_with_ours(algorithm, name, value, advice):
+    with pytest.raises(UsageError, match="is no option here") as error:
+        config_of(algorithm, {name: value})
+    assert error.value.next == advice
+
+
+def test_a_setting_of_another_algorithm_is_told_whose_it_is():
+    with pytest.raises(UsageError, match="sft has no setting beta: it is one of dpo, simpo, cpo, orpo, kto, grpo"):
+        config_of("sft", {"beta": 0.1})
+    with pytest.raises(UsageError, match="unknown option"):  # what it means here, sft has no setting for
+        config_of("sft", {"max_new_tokens": 64})
+    assert config_of("dpo", {"beta": 0.1}).beta == 0.1
+
+
+def test_what_is_said_of_a_habit_names_settings_that_there_are():
+    there = {name for algorithm in ALGORITHMS.values() for name in option_names(algorithm.config)}
+    for name, text in NAMES.items():
+        setting, equals, _ = text.partition("=")
+        assert name not in there
+        assert not equals or setting in there, name
 
 
 def test_options_go_over_a_base():
