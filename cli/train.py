@@ -366,4 +366,4 @@ def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: 
         say(f"{unadmitted} is not admitted: the run and everything made from it are marked", style="yellow")
         return load_unadmitted(unadmitted, *kinds_beside(contract))
     assert admitted is not None
-    return load_split(admitted, catalog=catalog)
+    return load_split(admitted, catalog=catalog, contract=contract)

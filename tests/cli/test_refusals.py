@@ -291,6 +291,18 @@ def test_unknown_manifests_versions_and_splits(place, model, tmp_path):
         refused(invoke("sql", "select 1", cwd=tmp_path), 5, "there is no catalog here")
 
 
+def test_what_is_no_split_is_answered_with_the_splits_or_with_how_a_file_is_admitted(place, model, tmp_path):
+    out = tmp_path / "run"
+    for typed in ("train.jsonl", "train.jsonl:train"):
+        admit = "next: lpt admit NAME --contract rlvr --train train.jsonl; then NAME:train"
+        refused(invoke(*grpo("--admitted", typed, model=model, out=out), cwd=place), 2, "not an admitted split", admit)
+    refused(invoke("eval", "--admitted", "chats.jsonl", "--model", model, cwd=place), 2, "--contract sft --train chats")
+    for typed in ("sums@1", "sums", ".lpt/splits/sums@1/manifest.json"):
+        words = f"next: {typed}:train; sums@1 has test, train"
+        refused(invoke(*grpo("--admitted", typed, model=model, out=out), cwd=place), 2, words)
+    refused(invoke(*grpo("--admitted", "other", model=model, out=out), cwd=place), 2, "e.g. NAME:train")
+
+
 def copied(place: Path, target: Path, name: str = "sums@1") -> Path:
     """The admitted folder, carried elsewhere."""
     shutil.copytree(place / ".lpt" / "splits" / name, target)
