@@ -37,6 +37,7 @@ from cli import (
     tokens,
     train,
 )
+from cli.groups import Group
 from cli.output import ReaderGoneError, error, say
 from cli.processes import first_to_tell
 from manifests.errors import LptError, UsageError
@@ -52,7 +53,9 @@ EXTRA_OF = {name: "train" for name in ("torch", "transformers", "tokenizers", "p
 EXTRA_OF |= {"trl": "trl", "datasets": "trl"}
 
 app = typer.Typer(
+    cls=Group,
     name="lpt",
+    context_settings={"help_option_names": ["-h", "--help"]},
     help=HELP,
     no_args_is_help=True,
     add_completion=True,

@@ -8,12 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from cli.dedup import finish
+from cli.groups import Group
 from cli.options import CatalogDir, Inputs, Json, Layout, Seed, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head
 from manifests.errors import UsageError
 
 app = typer.Typer(
-    help="Score rows with a reward model; measure over-optimisation.", no_args_is_help=True, rich_markup_mode=None
+    cls=Group,
+    help="Score rows with a reward model; measure over-optimisation.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 SCORE_EXAMPLES = examples(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from cli.groups import Group
 from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
 from cli.output import as_json, say, table, tell_head, waiting
 from cli.processes import one_voice
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from lpt_train.resume import Recorded
 
-app = typer.Typer(help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Group, help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
 
 
 class SettingsCommand(TyperCommand):
