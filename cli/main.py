@@ -38,7 +38,7 @@ from cli import (
     train,
 )
 from cli.groups import Group
-from cli.output import ReaderGoneError, error, say
+from cli.output import ReaderGoneError, ToldExit, error, say
 from cli.processes import first_to_tell
 from manifests.errors import LptError, UsageError
 
@@ -130,7 +130,7 @@ def run() -> None:
     except ReaderGoneError:
         sys.exit(0)
     except SystemExit as end:
-        if end.code == 130:  # Typer's answer to Ctrl-C
+        if end.code == 130 and not isinstance(end, ToldExit):  # Typer's answer to Ctrl-C
             say("interrupted; nothing under a final name is half-written", style="yellow")
         raise
     finally:

@@ -13,9 +13,9 @@ from typer.core import TyperCommand
 
 from cli.groups import Group
 from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
-from cli.output import as_json, say, table, tell_head, waiting
+from cli.output import ToldExit, as_json, say, table, tell_head, tell_next, waiting
 from cli.processes import one_voice
-from cli.run_shown import StepLine, show_run
+from cli.run_shown import StepLine, after, show_run
 from manifests.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
@@ -288,8 +288,10 @@ def _train(
         else:
             show_run(result.to_json())
         tell_head(opened)
+        if result.body["status"] == "done" and not json:
+            tell_next(*after(result.to_json(), held_out(admitted, eval_split, opened)))
         if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
-            raise typer.Exit(code)
+            raise ToldExit(code)
 
 
 def _loop(algorithm: str, engine: str) -> Callable[..., Any]:
@@ -348,9 +350,22 @@ def exit_code(body: dict[str, Any]) -> int:
         return 1
     trl = (body.get("engine") or {}).get("name") == "trl"  # which writes nothing to resume from
     folder = shlex.quote(str(Path(body["metrics_path"]).parent))
-    how = f"start a new run with --model {folder}" if trl else f"lpt train {body['algorithm']} --resume {folder}"
-    say(f"stopped after step {body['steps']:,}; {how}", style="yellow")
+    say(f"stopped after step {body['steps']:,}", style="yellow")
+    new = f"--engine trl --model {folder} --admitted NAME:train --out NEW"
+    tell_next(f"lpt train {body['algorithm']} {new if trl else f'--resume {folder}'}")
     return STOPPED.get(body["stopped_by"], 1)
+
+
+def held_out(admitted: str | None, eval_split: str | None, catalog: Any) -> str:
+    """A split to measure a run on: one of its manifest that it was not trained on, where there is one."""
+    from manifests.admission import load_manifest, parse_split_ref
+
+    if admitted is None:
+        return eval_split or "NAME:test"
+    manifest, trained = parse_split_ref(admitted)
+    there = load_manifest(catalog, manifest).body["splits"]
+    held = next((name for name in ("test", "hidden_test", "validation") if name in there), None)
+    return f"{manifest}:{held}" if held else eval_split or f"{manifest}:{trained}"
 
 
 def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: Any) -> Any:
