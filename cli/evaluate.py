@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.attempts import check_scores, write_scores
-from cli.options import CatalogDir, Json, Seed, examples, numbers_of
+from cli.options import CatalogDir, Json, Seed, catalog_of, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head, tell_next, waiting
 from manifests.errors import UsageError
 
@@ -84,10 +84,9 @@ def evaluate(
     """Measure a model on admitted splits, and record it. rlvr: accuracy, pass@k, majority votes. sft, text: loss,
     perplexity and bits per byte, by domain. preference: which side is likelier. --baseline adds paired differences."""
     from lpt_train.admitted import load_split
-    from manifests.catalog import Catalog
 
     check_scores(scores)
-    opened = Catalog.open(catalog)
+    opened = catalog_of(catalog, *admitted)
     splits = [load_split(ref, catalog=opened) for ref in admitted]
     with waiting("loading torch …"):
         from lpt_train.evaluate import EvalOptions, evaluate_splits

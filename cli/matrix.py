@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import CatalogDir, Json, examples
+from cli.options import CatalogDir, Json, catalog_of, examples
 from cli.output import ToldExit, as_json, say, table, tell_head, tell_next
 from cli.train import STOPPED, StepLine, held_out
 
@@ -39,9 +39,8 @@ def matrix(
 
     read = read_spec(spec)
     from lpt_train.matrix import run_matrix
-    from manifests.catalog import Catalog
 
-    opened = Catalog.open(catalog)
+    opened = catalog_of(catalog, read.admitted, read.eval)
     line = CellLine()
     result = run_matrix(read, out=out, catalog=opened, retry=retry, progress=line)
     line.close()

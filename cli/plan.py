@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.groups import Group
-from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
+from cli.options import CatalogDir, ConfigFile, Json, Set, catalog_of, examples, settings
 from cli.output import as_json, say, table, waiting
 from lpt_data.report.words import duration
 from manifests.errors import UsageError
@@ -226,9 +226,8 @@ def _tokens_of(ref: str, model: str, catalog: Path | None) -> SplitTokens:
     from lpt_train.admitted import load_split
     from lpt_train.checkpoint_folders import latest
     from lpt_train.plan.split_tokens import split_tokens
-    from manifests.catalog import Catalog
 
-    split = load_split(ref, catalog=Catalog.open(catalog))
+    split = load_split(ref, catalog=catalog_of(catalog, ref))
     newest = latest(Path(model) / "checkpoints")  # of a run
     with waiting("counting tokens …"):
         return split_tokens(split, lambda: encoder(str(newest or model)))

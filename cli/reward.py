@@ -10,7 +10,7 @@ import typer
 
 from cli.dedup import finish
 from cli.groups import Group
-from cli.options import CatalogDir, Inputs, Json, Layout, Seed, examples, numbers_of
+from cli.options import CatalogDir, Inputs, Json, Layout, Seed, catalog_of, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head, tell_next
 from manifests.errors import UsageError
 
@@ -111,11 +111,10 @@ def sample(
     from lpt_train.machine import memory_answered
     from lpt_train.reward_scores import RewardModel, sample_and_score
     from lpt_train.samples import record, write
-    from manifests.catalog import Catalog
 
     if out.suffix != ".jsonl":
         raise UsageError("completions are written as JSON lines", seen=out.name, next=f"--out {out.stem}.jsonl")
-    opened = Catalog.open(catalog)
+    opened = catalog_of(catalog, admitted)
     split = load_split(admitted, catalog=opened)
     scorer = RewardModel(model, max_length=max_length, batch_size=batch_size)
     settings = {"samples": n, "prompts": prompts, "reward": reward, "temperature": temperature, "seed": seed}

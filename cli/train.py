@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from cli.groups import Group
-from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
+from cli.options import CatalogDir, ConfigFile, Json, Set, catalog_of, examples, settings
 from cli.output import ToldExit, as_json, say, table, tell_head, tell_next, waiting
 from cli.processes import one_voice
 from cli.run_shown import StepLine, after, show_run
@@ -265,10 +265,8 @@ def _train(
             admitted, unadmitted = before.admitted, before.unadmitted
         eval_split = eval_split or before.eval_split
     contract = ALGORITHMS[algorithm].contract
-    from manifests.catalog import Catalog
-
     with one_voice() as talks:
-        opened, line = Catalog.open(catalog), StepLine()
+        opened, line = catalog_of(catalog, admitted, eval_split), StepLine()
         with _named_as_before(resume):
             split = load(admitted, unadmitted, contract, opened)
             evaluation = load(eval_split, None, contract, opened) if eval_split else None

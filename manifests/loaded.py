@@ -105,7 +105,7 @@ def load_manifest(catalog: Catalog | None, ref: str | Path) -> LoadedManifest:
         raise BadInputError(
             "there is no manifest of that name", seen=text, next="lpt manifest list shows what there is"
         )
-    if path.suffix == ".json" or path.is_file() or "/" in text or (path / "manifest.json").is_file():
+    if is_path(text):
         return _from_path(path / "manifest.json" if path.is_dir() else path)
     if catalog is None:
         raise BadInputError("not the path of a manifest", seen=text, next="name DIR/manifest.json, or give a catalog")
@@ -122,6 +122,12 @@ def load_manifest(catalog: Catalog | None, ref: str | Path) -> LoadedManifest:
         found = catalog.objects.resolve(text) if len(text) < 64 else text
         return _in_catalog(catalog, found, catalog.get(found))
     raise _unknown(catalog, text, match["name"])
+
+
+def is_path(text: str) -> bool:
+    """Return whether a manifest is named by its place and not by what a catalog calls it."""
+    path = Path(text)
+    return path.suffix == ".json" or path.is_file() or "/" in text or (path / "manifest.json").is_file()
 
 
 def parse_split_ref(ref: str, catalog: Catalog | None = None, contract: str = "sft") -> tuple[str, str]:

@@ -291,6 +291,22 @@ def test_unknown_manifests_versions_and_splits(place, model, tmp_path):
         refused(invoke("sql", "select 1", cwd=tmp_path), 5, "there is no catalog here")
 
 
+def test_the_wrong_folder_is_told_and_gets_no_catalog(place, model, tmp_path):
+    out = tmp_path / "run"
+    with unchanged(tmp_path):
+        for command in (
+            grpo("--admitted", "sums:train", model=model, out=out),
+            ("eval", "--admitted", "sums:test", "--model", model),
+            ("export", model, "--out", out, "--merge", "--admitted", "sums@1:test"),
+            ("reward", "sample", "--admitted", "sums:test", "--policy", model, "--model", model, "--out", "a.jsonl"),
+        ):
+            words = ("there is no catalog here", "seen: .lpt", "--catalog DIR, or LPT_CATALOG")
+            refused(invoke(*command, cwd=tmp_path), 5, *words)
+    # A folder that is carried needs none.
+    carried = f"{place}/.lpt/splits/sums@1/manifest.json:nowhere"
+    refused(invoke("eval", "--admitted", carried, "--model", model, cwd=tmp_path), 5, "no split of that name")
+
+
 def test_what_is_no_split_is_answered_with_the_splits_or_with_how_a_file_is_admitted(place, model, tmp_path):
     out = tmp_path / "run"
     for typed in ("train.jsonl", "train.jsonl:train"):
