@@ -252,10 +252,15 @@ def _train(
     from lpt_train.algorithms import ALGORITHMS, config_of
 
     if resume is None:
+        needed = {
+            "--admitted NAME:train": admitted or unadmitted, "--model DIR": typed.get("model"), "--out RUN": out,
+        }  # fmt: skip
         if out is None or "model" not in typed:
             raise UsageError(
-                "a run starts from a model and has a folder", seen="no --out" if out is None else "no --model",
-                next="--model DIR --out RUN; or --resume RUN to go on with one",
+                "a run has a split, a model that it starts from, and a folder",
+                seen=" ".join(f"no {option.split()[0]}" for option, value in needed.items() if value is None),
+                next=f"{' '.join(option for option, value in needed.items() if value is None)}; or --resume RUN to go "
+                "on with one",
             )  # fmt: skip
         config = config_of(algorithm, typed)
     else:

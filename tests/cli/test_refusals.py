@@ -307,6 +307,36 @@ def test_the_wrong_folder_is_told_and_gets_no_catalog(place, model, tmp_path):
     refused(invoke("eval", "--admitted", carried, "--model", model, cwd=tmp_path), 5, "no split of that name")
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("admit", ("`lpt admit` needs NAME, --contract, --train", "--contract: text, sft (chats), preference")),
+        ("admit chats --train a.jsonl", ("needs --contract", "seen: lpt admit chats --train a.jsonl")),
+        ("data audit a.jsonl", ("needs --contract", "rlvr (prompts with an answer to verify)")),
+        ("eval", ("needs --admitted, --model",)),
+        ("manifest diff a", ("needs NAME[@V]", "path to manifest.json")),
+        ("train sft", ("seen: no --admitted no --model no --out", "next: --admitted NAME:train --model DIR --out RUN")),
+        ("train sft --model tiny", ("seen: no --admitted no --out",)),
+        ("train matrix", ("needs SPEC.yaml, --out",)),
+    ],
+)
+def test_all_that_is_missing_is_named_at_once(tmp_path, line, words):
+    refused(invoke(*line.split(), cwd=tmp_path), 2, *words)
+
+
+def test_a_matrix_names_all_keys_that_it_lacks_and_prints_one_to_begin_with(tmp_path):
+    (tmp_path / "a.yaml").write_text("algorithm: sft\nunadmitted: a.jsonl\n")
+    told = invoke("train", "matrix", "a.yaml", "--out", "runs/a", cwd=tmp_path)
+    refused(told, 5, "the matrix lacks variants, seeds, band", "band: {relative: 0.02}", "--example")
+    example = invoke("train", "matrix", "--example", cwd=tmp_path)
+    assert example.code == 0
+    (tmp_path / "rank.yaml").write_text(example.stdout)
+    from lpt_train.matrix_spec import read_spec
+
+    spec = read_spec(tmp_path / "rank.yaml")
+    assert (len(spec.cells), spec.metric) == (9, "eval_loss")
+
+
 def test_what_is_no_split_is_answered_with_the_splits_or_with_how_a_file_is_admitted(place, model, tmp_path):
     out = tmp_path / "run"
     for typed in ("train.jsonl", "train.jsonl:train"):
