@@ -22,6 +22,7 @@ EXAMPLES = examples(
     "lpt eval --admitted chats:validation --admitted chats:test --model runs/sft --baseline ./model",
     "lpt eval --admitted facts:test --model runs/sft --match words --max-tokens 16",
     "lpt eval --admitted pairs:test --model runs/dpo --baseline runs/sft --drift --n 64",
+    "lpt eval --admitted chats:test --model runs/b --baseline runs/a   # two runs on the same items",
 )
 
 Match = Annotated[

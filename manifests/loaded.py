@@ -194,10 +194,27 @@ def _from_path(path: Path) -> LoadedManifest:
     try:
         data = path.read_bytes()
     except OSError as error:
+        _check_is_data(path.parent)
         raise BadInputError(
             "the manifest cannot be read", seen=f"{path}: {error.strerror}", next="name DIR/manifest.json"
         ) from error
     return LoadedManifest(object_id(data), _checked(parse_object(data, path), str(path)), path.parent, path)
+
+
+def _check_is_data(folder: Path) -> None:
+    """Raise UsageError for the folder of a run or of a matrix, which have records of their own."""
+    name = quote(str(folder))
+    if (folder / "run.json").is_file():
+        raise UsageError(
+            "a run is not an admitted data set", seen=str(folder),
+            next=f"lpt report {name}; two runs beside each other: lpt sql @compare, or on the same items: "
+            f"lpt eval --admitted NAME:test --model {name} --baseline OTHER",
+        )  # fmt: skip
+    if (folder / "matrix.md").is_file():
+        raise UsageError(
+            "a matrix is not an admitted data set", seen=str(folder),
+            next=f"its page is {name}/matrix.md; lpt sql @matrices; of a run of it: lpt report {name}/VARIANT-seedN",
+        )  # fmt: skip
 
 
 def _in_catalog(catalog: Catalog, found: str, body: dict[str, Any]) -> LoadedManifest:

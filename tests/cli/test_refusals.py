@@ -337,6 +337,17 @@ def test_a_matrix_names_all_keys_that_it_lacks_and_prints_one_to_begin_with(tmp_
     assert (len(spec.cells), spec.metric) == (9, "eval_loss")
 
 
+def test_runs_and_matrices_are_no_data_sets_and_are_answered_with_what_they_have(place, tmp_path):
+    for name, mark in (("a", "run.json"), ("b", "run.json"), ("m", "matrix.md")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / mark).write_text("{}")
+    there = ("--catalog", place / ".lpt")
+    diff = invoke("manifest", "diff", "runs/a", "runs/b", *there, cwd=tmp_path)
+    refused(diff, 2, "a run is not an admitted data set", "lpt sql @compare", "--model runs/a --baseline OTHER")
+    report = invoke("report", "runs/m", *there, cwd=tmp_path)
+    refused(report, 2, "a matrix is not", "its page is runs/m/matrix.md", "lpt report runs/m/VARIANT-seedN")
+
+
 def test_what_is_no_split_is_answered_with_the_splits_or_with_how_a_file_is_admitted(place, model, tmp_path):
     out = tmp_path / "run"
     for typed in ("train.jsonl", "train.jsonl:train"):
