@@ -59,13 +59,17 @@ class LoadedManifest:
         """Kind of the canonical records."""
         return kind_of(self.body["contract"])
 
-    def split(self, name: str) -> dict[str, Any]:
-        """Return the entry of a split or raise BadInputError naming those that there are."""
+    def split(self, name: str, catalog: Catalog | None = None) -> dict[str, Any]:
+        """Return the entry of a split or raise BadInputError naming those that there are, and the other versions in
+        the catalog that have it."""
         splits = self.body["splits"]
         if name not in splits:
-            raise BadInputError(
-                f"{self.ref} has no split of that name", seen=name, next=f"one of: {', '.join(splits) or 'none'}"
-            )
+            advice = f"one of: {', '.join(splits) or 'none'}"
+            found = catalog.find(TYPE, strict=False, name=self.body["name"]) if catalog is not None else ()
+            others = [f"{body['name']}@{body['version']}" for _, body in found if name in body["splits"]]
+            if others:
+                advice += f"; {' and '.join(others)} {'have' if len(others) > 1 else 'has'} {name}: {others[0]}:{name}"
+            raise BadInputError(f"{self.ref} has no split of that name", seen=name, next=advice)
         return splits[name]
 
     def rows(self, split: str) -> Iterator[Rows]:

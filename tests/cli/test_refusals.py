@@ -348,6 +348,19 @@ def test_runs_and_matrices_are_no_data_sets_and_are_answered_with_what_they_have
     refused(report, 2, "a matrix is not", "its page is runs/m/matrix.md", "lpt report runs/m/VARIANT-seedN")
 
 
+def test_a_second_version_is_said_and_the_first_is_named_for_a_split_that_it_alone_has(place, model, tmp_path):
+    there = ("--catalog", tmp_path / "catalog")
+    rlvr = ("--contract", "rlvr", "--key", "countdown", "--train")
+    first = invoke("admit", "n", *rlvr, "train.jsonl", "--test", "test.jsonl", *there, cwd=place)
+    assert "there was" not in first.said
+    again = invoke("admit", "n", *rlvr, "train.jsonl", "--test", "test.jsonl", *there, cwd=place)
+    assert "there was" not in again.said
+    second = invoke("admit", "n", *rlvr, "train.jsonl", *there, cwd=place)
+    assert "there was n@1; this is n@2, and what n means from now on" in second.said
+    lost = invoke("eval", "--admitted", "n:test", "--model", model, *there, cwd=place)
+    refused(lost, 5, "n@2 has no split of that name", "next: one of: train; n@1 has test: n@1:test")
+
+
 def test_what_is_no_split_is_answered_with_the_splits_or_with_how_a_file_is_admitted(place, model, tmp_path):
     out = tmp_path / "run"
     for typed in ("train.jsonl", "train.jsonl:train"):
