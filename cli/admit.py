@@ -120,10 +120,9 @@ def show_place(admission: Admission, contract: str, *, carried: bool) -> None:
     if admission.reused:
         say("admitted before with the same rows and policy; that version stands", style="dim")
     elif admission.version > 1:
-        name, version = admission.name, admission.version
+        name, before = admission.name, f"{admission.name}@{admission.version - 1}"
         say(
-            f"there was {name}@{version - 1}; this is {name}@{version}, and what {name} means from now on",
-            style="yellow",
+            f"there was {before}; this is {name}@{admission.version}, and what {name} means from now on", style="yellow"
         )
     say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
     tell_training(admission, contract, carried=carried)
