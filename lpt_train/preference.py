@@ -36,7 +36,7 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes, one_by_one, visited
+from lpt_train.steps import batched, completions_id, one_by_one, rendering_notes, visited
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 from manifests.files import write_atomic
@@ -83,13 +83,14 @@ def train(
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
         out, algorithm, config, split, {"name": source, "digest": digest}, seed=options.seed,
-        tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+        tokenizer=renderer.told(),
         tokenized_id=identity, eval_split=eval_split, catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
     run.memory = memory
-    run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(
-        split, eval_split, config.max_length
-    )
+    run.notes += (
+        rendering_notes(rendered, config.max_length, "pairs", held_out=held_out)
+        + renderer.notes + split_notes(split, eval_split, config.max_length)
+    )  # fmt: skip
     needed = visited(order.total_units, len(pairs), size, options.seed)
     reference = _kept_reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", run)
     measure = None

@@ -135,11 +135,11 @@ def train(
     proof = Proof(trainer.model)
     run = Run.create(
         out, algorithm.name, config, split, {"name": source, "digest": model_digest(source)}, seed=config.run.seed,
-        tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+        tokenizer=renderer.told(),
         tokenized_id=work.tokenized_id, eval_split=eval_split, catalog=catalog,
         engine={"name": "trl", "version": metadata.version("trl"), "options": _plain(told)},
     )  # fmt: skip
-    run.notes += work.notes + split_notes(split, eval_split, config.max_length)
+    run.notes += work.notes + renderer.notes + split_notes(split, eval_split, config.max_length)
     observer = Observer(trainer, work, algorithm, config, run, proof, tokenizer, progress)
     trainer.add_callback(observer)
     with run.guarded(proof) as stop:
