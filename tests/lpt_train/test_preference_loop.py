@@ -22,7 +22,7 @@ from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import placement
 from lpt_train.packing import Row
 from lpt_train.preference import train
-from lpt_train.render_pairs import render_pairs
+from lpt_train.render_pairs import render_completions, render_pairs
 from manifests.errors import RefusedError, UsageError
 
 
@@ -167,6 +167,20 @@ def test_both_sides_share_the_prompt_and_only_completions_count(renderer):
         counted = row.ids[row.loss_mask.astype(bool)]
         assert renderer.tokenizer.decode(counted) == text + "<|im_end|>"  # not the earlier answer
     assert not np.array_equal(pair.chosen.ids, pair.rejected.ids)
+
+
+def test_sides_and_completions_that_are_cut_are_counted(renderer):
+    record = {"prompt": chat("q"), "chosen": chat("", "a" * 90)[1:], "rejected": chat("", "no")[1:]}
+    lost = 90 + 1 - (60 - len(renderer.encode_prompt(chat("q"))))
+    cut = {"rows": 1, "without_stop": 1, "supervised_tokens": lost}
+    for rendered in (
+        render_pairs([record], renderer, max_length=60, truncation="keep_start"),
+        render_completions([record], renderer, max_length=60, truncation="keep_start"),
+    ):
+        told = rendered.to_json()
+        assert told["cut"] == cut
+        assert told["supervised_share"] == round(told["supervised_tokens"] / told["tokens"], 4)
+        assert told["supervised_tokens"] == 90 + 1 - lost + 3
 
 
 def test_what_cannot_be_compared_is_dropped_under_its_reason(renderer):

@@ -277,6 +277,19 @@ def test_rows_that_are_dropped_are_said_and_counted(tiny, tmp_path):
     assert result.notes == ["2 of 10 rows were dropped: no_supervised_token 1, too_long 1"]
 
 
+def test_rows_that_are_cut_are_said_and_counted(tiny, tmp_path):
+    rows = [*chats(3), {"messages": chat("long", "x" * 3000)}]
+    split = load_unadmitted(write_jsonl(tmp_path / "rows.jsonl", rows), "sft")
+    asked = config(tiny, max_steps=1, max_length=100, truncation="keep_start")
+    result = train(asked, split=split, out=tmp_path / "run", eval_split=split)
+    read = result.body["data"]
+    assert (read["dropped"], read["cut"]["rows"], read["cut"]["without_stop"]) == ({}, 1, 1)
+    share = f"{read['supervised_share']:.0%} of what is left is supervised"
+    for whose, note in zip(("rows", "evaluation rows"), result.notes[:2], strict=True):
+        assert note.startswith(f"1 of 4 {whose} were cut to 100 tokens: 1 end in the middle of a reply")
+        assert note.endswith(share)
+
+
 @pytest.mark.parametrize("model", ["tiny", "given"])
 def test_a_folder_that_cannot_be_made_is_bad_input(tiny, sft_split, tmp_path, model):
     (tmp_path / "file").write_text("in the way")
