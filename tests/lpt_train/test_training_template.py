@@ -14,6 +14,7 @@ from lpt_train.admitted import load_unadmitted
 from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.models import load_tokenizer
 from lpt_train.render import Renderer
+from lpt_train.render_pairs import render_pairs
 from lpt_train.sft import train
 from lpt_train.tiny import make_tiny
 from manifests.errors import RecordError
@@ -134,6 +135,16 @@ def test_prompts_that_are_sampled_from_are_those_of_serving(spoken):
     assert renderer.encode(THOUGHTS).ids[: len(trained)] == trained
     assert "hm" in renderer.decode(trained)
     assert (own.training, own.notes, own.template_sha256) == (None, [], templates.digest(text_of("qwen3")))
+
+
+def test_pairs_share_a_prompt_with_history(spoken):
+    record = {"prompt": THOUGHTS[:3], "chosen": THOUGHTS[3:], "rejected": chat("", "other")[1:]}
+    renderer = Renderer(spoken("qwen3_5_think"))
+    (pair,) = render_pairs([record], renderer, max_length=2048).pairs
+    prompt = renderer.encode_prompt(THOUGHTS[:3], encoded=True)
+    for row, said in ((pair.chosen, "second"), (pair.rejected, "other")):
+        assert row.ids[: len(prompt)].tolist() == prompt
+        assert renderer.decode(row.ids[row.loss_mask.astype(bool)]) == said + "<|im_end|>"
 
 
 def test_history_that_serving_writes_otherwise_is_said_and_equal_history_is_not(spoken):
