@@ -22,6 +22,16 @@ def batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[i : i + size] for i in range(0, len(items), size)]
 
 
+def most(values: Iterable[int], size: int) -> int:
+    """The sum of the `size` largest: what no micro-batch of so many exceeds."""
+    return sum(sorted(values, reverse=True)[:size])
+
+
+def scores(rows: Iterable[Row]) -> int:
+    """Pairs of tokens of one row, over some rows: what a head of attention scores where no kernel spares it."""
+    return sum(len(row.ids) ** 2 for row in rows)
+
+
 def whole_steps(back: Restored, *, rows_a_step: int, total: int) -> None:
     """Refuse to lengthen a run that ended in a step of fewer rows: of a longer run that step would have been full."""
     if back.step < total and back.cursor["place"] != back.step * rows_a_step:
