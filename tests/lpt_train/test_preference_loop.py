@@ -18,6 +18,7 @@ from lpt_train.checkpoint_folders import latest
 from lpt_train.config import from_mapping
 from lpt_train.config_lora import Lora
 from lpt_train.config_preference import PreferenceConfig
+from lpt_train.losses.preference import LOSSES
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import placement
 from lpt_train.packing import Row
@@ -66,8 +67,29 @@ def test_a_step_is_the_same_however_it_is_cut(tiny, pairs, tmp_path, loss):
     cut = run(
         tiny, pairs, tmp_path / "cut", loss_type=loss, per_device_train_batch_size=1, gradient_accumulation_steps=4
     )[1]
-    for name in ("loss", "rewards/margins", "logps/chosen", "grad_norm"):
+    names = ("loss", "rewards/margins", "logps/chosen", "grad_norm", *(["kl_k1"] if loss != "cpo" else []))
+    for name in names:
         assert [line[name] for line in cut] == pytest.approx([line[name] for line in whole], rel=1e-3, abs=1e-4), name
+    assert ("kl_k1" in whole[-1]) is (loss != "cpo")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_kl_is_the_mean_log_ratio_of_both_replies_and_logged_where_there_is_a_reference(tiny, pairs, tmp_path, name):
+    smoothing = {"label_smoothing": 0.1} if name == "robust" else {}
+    options = {"loss_type": name, "max_steps": 8, "eval_split": pairs, "per_device_eval_batch_size": 3}
+    lines = run(tiny, pairs, tmp_path / "run", **options, **smoothing, lr_scheduler_type="constant")[1]
+    if not LOSSES[name].reference:
+        assert not any("kl" in key for line in lines for key in line)
+        return
+    assert lines[0]["eval_kl_k1"] == pytest.approx(0, abs=1e-4)
+    assert lines[1]["kl_k1"] == pytest.approx(0, abs=1e-4)
+    # The start is measured over all pairs, so what has become of their log-probs is what the mean log-ratio is.
+    change = [(lines[-1][f"eval_logps/{side}"] - lines[0][f"eval_logps/{side}"]) for side in ("chosen", "rejected")]
+    assert lines[-1]["eval_kl_k1"] == pytest.approx(sum(change) / 2, abs=1e-3)
+    assert abs(sum(change)) > 0.05
+    for line in lines[1:]:
+        rewards = line["rewards/chosen"] + line["rewards/rejected"]
+        assert line["kl_k1"] == pytest.approx(rewards / 2 / LOSSES[name].beta, abs=1e-4)
 
 
 @pytest.mark.parametrize("use_peft", [True, False])
