@@ -123,3 +123,15 @@ def test_what_the_sampler_ends_with_a_stop_token_trains_it(config, tiny):
     assert ended
     assert all(completion.ids[-1] >= 200 for completion in ended)
     check_step(policy, config, [grpo.Row([5, 6, 7], completion, 1.0) for completion in ended])
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.5])
+def test_the_trainer_reads_what_was_sampled_at_the_temperature_it_was_sampled_at(config, tiny, temperature):
+    config, policy = made_of(config, tiny, temperature=temperature, steps_per_generation=4)
+    (group,) = sample(
+        policy.model, [[5, 6, 7]], Sampling(6, temperature), num_generations=4, stop_ids=[STOP],
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    found = grpo.update(policy, [grpo.Row([5, 6, 7], completion, 1.0) for completion in group], config)
+    assert found["mismatch"] < 1e-5
+    assert found["loss"] == pytest.approx(-1.0, abs=1e-5)  # every ratio is 1
