@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from lpt_train.quantised import rounded_to_4bit
 from lpt_train.reward_head import has_reward_head
 from lpt_train.tiny import make_tiny
 from lpt_train.whole_weights import read_adapter_over, read_whole
+from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError, RefusedError, UsageError
 from manifests.files import make_folder
 
@@ -150,6 +152,7 @@ def load_model(
     `merge` the adapter stays beside it, as it was trained, and all of it in float32.
     Raises `BadInputError` for pickled, remote-code or non-finite weights, and where tensors are missing or too many.
     """
+    refuse_mistyped(model)
     if has_reward_head(model):
         raise BadInputError(
             "this is a reward model: it gives a number and no text", seen=model,
@@ -242,13 +245,28 @@ def model_digest(model: str | Path) -> str:
     files = [path] if path.is_file() else [file for pattern in _WEIGHTS for file in sorted(path.glob(pattern))]
     digest = hashlib.sha256(b"lpt-model/1\0")
     for file in files:
-        with open(file, "rb") as handle:
-            inner = hashlib.file_digest(handle, "sha256").hexdigest()
-        digest.update(f"{file.name}\0{inner}\n".encode())
+        digest.update(f"{file.name}\0{_file_sha256(file)}\n".encode())
     base = adapter_base(str(model))
     if base:
         digest.update(f"base\0{model_digest(base)}\n".encode())
     return digest.hexdigest()
+
+
+# What lay still when it was read: a base is asked for when its adapter is loaded, and again in the digest of both.
+_hashed: dict[tuple[Any, ...], str] = {}
+
+
+def _file_sha256(path: Path) -> str:
+    """The sha256 of a file; read once while it stays as it is, unless it was written within the last second: a change
+    that soon after another may leave no trace in its times."""
+    told = path.stat()
+    key = (path.absolute(), told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns)
+    if key in _hashed:
+        return _hashed[key]
+    found = bytes_sha256(path)
+    if time.time_ns() - max(told.st_mtime_ns, told.st_ctime_ns) > 1_000_000_000:
+        _hashed[key] = found
+    return found
 
 
 def source_of(model: str) -> tuple[str, dict[str, Any]]:
@@ -268,6 +286,12 @@ def source_of(model: str) -> tuple[str, dict[str, Any]]:
     if path.is_file():
         raise BadInputError("a model is a folder, a hub name or a .gguf file", seen=model, next="give its folder")
     return model, {}
+
+
+def refuse_mistyped(model: str) -> None:
+    """Raise `BadInputError` for what can only be a path and holds no model, before the hub is asked for it."""
+    if adapter_base(model) is None:
+        source_of(model)
 
 
 def _declared_generic(folder: Path) -> PreTrainedTokenizerFast | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from lpt_train import models
 from lpt_train.adapters import attach
 from lpt_train.config import Lora
 from lpt_train.models import (
@@ -24,6 +29,7 @@ from lpt_train.models import (
     resolve,
 )
 from lpt_train.plan.shape import read_shape
+from lpt_train.reward_model import load_reward_model
 from lpt_train.tiny import PAD, START, STOP, byte_tokenizer, make_tiny
 from manifests.errors import BadInputError, RefusedError, UsageError
 
@@ -158,17 +164,28 @@ def test_a_folder_without_its_tokenizer_is_refused_and_none_is_made_up(tiny, tmp
         load_tokenizer(str(folder))
 
 
+@pytest.fixture
+def no_hub(monkeypatch):
+    """Whoever looks for a host fails the test."""
+
+    def looked(host, *_, **__):
+        raise AssertionError(f"{host} is asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked)
+
+
+@pytest.mark.parametrize("load", [load_model, load_tokenizer, load_reward_model])
 @pytest.mark.parametrize("model", ["/no/such/folder", "./none", "a/b/c", "missing.gguf"])
-def test_a_model_that_is_not_there_is_bad_input(model):
+def test_a_model_that_is_not_there_is_bad_input(model, load, no_hub):
     with pytest.raises(BadInputError) as error:
-        load_model(model)
+        load(model)
     assert error.value.next
 
 
-def test_a_mistyped_folder_beside_others_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+def test_a_mistyped_folder_beside_others_is_not_looked_for_on_the_hub(tmp_path, monkeypatch, no_hub):
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
-    for load in (load_model, load_tokenizer):
+    for load in (load_model, load_tokenizer, load_reward_model):
         with pytest.raises(BadInputError, match="no such model folder"):
             load("runs/sftt")
 
@@ -251,6 +268,33 @@ def test_an_adapter_over_other_weights_than_it_was_trained_over_is_refused(tiny,
     save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(RefusedError, match="not those that it was trained over"):
         load_model(str(adapter))
+
+
+def test_the_base_of_an_adapter_is_read_once_for_its_digests_and_again_when_it_changed(tiny, tmp_path, monkeypatch):
+    base = Path(shutil.copytree(tiny, tmp_path / "base"))
+    adapter = tmp_path / "adapter"
+    attach(load_model(str(base)), Lora(lora_r=2)).save_pretrained(adapter)
+    time.sleep(1.1)  # what was written within the last second is read anew each time
+    (adapter / "lpt.json").write_text(json.dumps({"model": {"name": str(base), "digest": model_digest(base)}}))
+    read, real = [], hashlib.file_digest
+
+    def counted(handle, name):
+        read.append(handle.name)
+        return real(handle, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    weights = base / "model.safetensors"
+    models._hashed.clear()
+    load_model(str(adapter))
+    digest = model_digest(adapter)
+    assert read.count(str(weights)) == 1
+    told, data = weights.stat(), weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(weights, ns=(told.st_atime_ns, told.st_mtime_ns))  # of the same size and age, as after `rsync --times`
+    assert model_digest(adapter) != digest
+    with pytest.raises(RefusedError, match="not those that it was trained over"):
+        load_model(str(adapter))
+    assert read.count(str(weights)) == 3  # changed a moment ago: not remembered
 
 
 def test_adapters_that_are_each_others_base_are_bad_input(tmp_path):
