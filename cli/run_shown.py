@@ -102,6 +102,8 @@ def show_run(body: dict[str, Any]) -> None:
         f"{steps} in {duration(body['seconds'])}, {body['tokens_per_second']:,.0f} tokens/s, "
         f"{body['peak_memory_bytes'] / 2**20:,.0f} MiB"
     )
+    if "supervised_share" in (read := body.get("data", {})):
+        say(f"{read['tokens']:,} tokens of data, {read['supervised_share']:.0%} of them supervised")
     if body.get("control"):
         say("a control: this run and everything made from it are marked, and pass no gate", style="yellow")
     elif body.get("tainted"):

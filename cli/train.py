@@ -174,7 +174,7 @@ def _pairs(algorithm: str) -> tuple[str, str]:
 
 _add("simpo", "SimPO on admitted pairs: log-probs per token, a margin, no reference model.", *_pairs("simpo"))
 _add("cpo", "CPO on admitted pairs: no reference model, a supervised loss on the chosen side.", *_pairs("cpo"))
-_add("orpo", "ORPO on admitted pairs: odds ratios and a supervised loss, no reference model.", *_pairs("orpo"))
+_add("orpo", "ORPO on admitted pairs: odds ratios, a supervised loss on the chosen reply alone.", *_pairs("orpo"))
 _add(
     "kto", "KTO: completions marked good or bad, or both sides of admitted pairs.",
     "lpt train kto --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/kto",
