@@ -86,7 +86,7 @@ def train(
     run.memory = memory
     run.notes += (
         rendering_notes(rendered, config.max_length, "completions", held_out=held_out)
-        + renderer.notes + split_notes(split, eval_split, config.max_length)
+        + renderer.notes_for(split.kind) + split_notes(split, eval_split, config.max_length)
     )  # fmt: skip
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)

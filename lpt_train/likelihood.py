@@ -112,7 +112,7 @@ def likelihood(
     of = _pairs if split.kind == "preference" else _losses
     items, measures, dropped, notes = of(subject, split, max_length, domain_column, watch)
     settings = {"kind": split.kind, "max_length": max_length}
-    found = Likelihood(items, measures, settings, dropped, tuple(notes))
+    found = Likelihood(items, measures, settings, dropped, (*notes, *subject.renderer.notes_for(split.kind)))
     return replace(found, object_id=record(catalog, subject, split, found.to_json()))
 
 

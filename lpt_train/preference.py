@@ -87,7 +87,7 @@ def train(
     run.memory = memory
     run.notes += (
         rendering_notes(rendered, config.max_length, "pairs", held_out=held_out)
-        + renderer.notes + split_notes(split, eval_split, config.max_length)
+        + renderer.notes_for(split.kind) + split_notes(split, eval_split, config.max_length)
     )  # fmt: skip
     needed, logps, held_logps = visited(order.total_units, len(pairs), size, options.seed), None, None
     if LOSSES[config.loss_type].reference:

@@ -86,8 +86,8 @@ def train(
     run.memory = memory
     if config.flip_labels:
         run.mark(CONTROL, {"flip_labels": config.flip_labels, "flipped": rendered.flipped, "pairs": rendered.pairs})
-    run.notes += rendering_notes(rendered, config.max_length, "pairs", held_out=held_out) + renderer.notes
-    run.notes += split_notes(split, eval_split) + notes + run_micro_batch.notes
+    run.notes += rendering_notes(rendered, config.max_length, "pairs", held_out=held_out)
+    run.notes += renderer.notes_for(split.kind) + split_notes(split, eval_split) + notes + run_micro_batch.notes
     measure = None
     if held_out is not None:
         measure = partial(evaluate, run_micro_batch, held_out, config)

@@ -76,8 +76,8 @@ def train(
     )  # fmt: skip
     run.memory = memory
     run.notes += (
-        rendering_notes(rendered, config.max_length, held_out=held_out)
-        + renderer.notes + split_notes(split, eval_split, config.max_length) + order.notes + run_micro_batch.notes
+        rendering_notes(rendered, config.max_length, held_out=held_out) + renderer.notes_for(split.kind)
+        + split_notes(split, eval_split, config.max_length) + order.notes + run_micro_batch.notes
     )  # fmt: skip
 
     def gradients(units: Sequence[Unit]) -> dict[str, float]:

@@ -139,7 +139,7 @@ def train(
         tokenized_id=work.tokenized_id, eval_split=eval_split, catalog=catalog,
         engine={"name": "trl", "version": metadata.version("trl"), "options": _plain(told)},
     )  # fmt: skip
-    run.notes += work.notes + renderer.notes + split_notes(split, eval_split, config.max_length)
+    run.notes += work.notes + renderer.notes_for(split.kind) + split_notes(split, eval_split, config.max_length)
     observer = Observer(trainer, work, algorithm, config, run, proof, tokenizer, progress)
     trainer.add_callback(observer)
     with run.guarded(proof) as stop:
