@@ -1,7 +1,8 @@
 """KTO: single completions marked good or bad, against an estimate of the distance to the reference. The whole loop.
 
 The reference is the model as the run starts from it; its log-probs, of the completions and of the mismatched rows that
-the estimate is taken from, are computed once before the first update.
+the estimate is taken from, are computed once before the first update. The estimate is logged as `kl`, in nats a
+completion: k1 over the mismatched rows of a step, 0 where that is negative (`losses.kto.kl_estimate`).
 """
 
 from __future__ import annotations

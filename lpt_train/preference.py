@@ -2,6 +2,10 @@
 
 Both sides of a pair run in one forward pass. The reference policy is the model as the run starts from it; its log-probs
 are computed once, before the first update, and kept in the run's folder.
+
+Losses with a reference log `kl_k1`, in nats a reply: the mean of log(pi/ref) over both replies of a pair, which is the
+estimator k1 (Schulman 2020) of KL(pi || ref), but on the replies of the data and not on samples of the policy. It is 0
+at the start, and below 0 where the policy has come to give the replies less probability; `lpt eval --drift` samples.
 """
 
 from __future__ import annotations
@@ -178,6 +182,8 @@ def _objective(config: PreferenceConfig) -> Any:
                 "rewards/accuracies": (chosen > rejected).float(), "logps/chosen": pairs.chosen_P,
                 "logps/rejected": pairs.rejected_P,
             }  # fmt: skip
+            if loss.reference:
+                report["kl_k1"] = (pairs.chosen_ratio_P + pairs.rejected_ratio_P) / 2
             report = {name: (weight_P * value_P).sum() for name, value_P in report.items()}
         return total, report
 
