@@ -608,7 +608,7 @@ sys.stdin.read()
 """
 
 
-def test_a_catalog_held_by_another_process(place, model, tmp_path):
+def test_a_catalog_held_by_another_process(place, model, hurried, tmp_path):
     """Who holds it is said; a data command does nothing; a run is trained, and its record arrives afterwards."""
     index = place / ".lpt" / "catalog.duckdb"
     invoke("sql", "select 1", cwd=place)
@@ -630,7 +630,7 @@ def test_a_catalog_held_by_another_process(place, model, tmp_path):
     assert invoke("sql", wanted, "--json", cwd=place).json["rows"] == [{"status": "done"}]
 
 
-def test_two_dedups_on_one_output(tmp_path):
+def test_two_dedups_on_one_output(hurried, tmp_path):
     """The second waits, then names the first; the output is the first one's, whole."""
     from lpt_data.places import lock_path
     from manifests.catalog import Catalog

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -204,10 +202,10 @@ train(from_mapping(SFTConfig, options), split=load_unadmitted(data, "sft"), out=
 """
 
 
-def test_kill_9_in_the_middle_of_a_checkpoint_leaves_the_one_before(tiny, sft_split, tmp_path):
+def test_kill_9_in_the_middle_of_a_checkpoint_leaves_the_one_before(tiny, sft_split, warm, tmp_path):
     whole = train(config(tiny, save_steps=1), split=sft_split, out=tmp_path / "whole")
-    arguments = [str(tiny), sft_split.name, str(tmp_path / "killed"), "5"]  # three files a checkpoint: the second one
-    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True, check=False)
+    arguments = (tiny, sft_split.name, tmp_path / "killed", 5)  # three files a checkpoint: the second one
+    killed = warm.run(*arguments, cwd=tmp_path, code=KILLED)
     assert killed.returncode == -signal.SIGKILL
     directory = tmp_path / "killed" / "checkpoints"
     assert [path.name for path in checkpoints(directory)] == ["step-000001"]
