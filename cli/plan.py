@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cli.groups import Group
 from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
 from cli.output import as_json, say, table, waiting
 from lpt_data.report.words import duration
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from lpt_train.plan.split_tokens import SplitTokens
 
 app = typer.Typer(
-    help="Memory and compute of a run, from the model's config.json alone.", no_args_is_help=True, rich_markup_mode=None
+    cls=Group,
+    help="Memory and compute of a run, from the model's config.json alone.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Model = Annotated[
