@@ -305,7 +305,7 @@ def _assumed(report: dict[str, Any]) -> str:
     reached = " and ".join(f"{size / 1e9:.1f}B {share:.0%}" for size, share in MEASURED_MFU)
     return (
         f", an assumption: packed SFT on an H200 reached at {reached}, all recorded steps there {low:.0%} to "
-        f"{high:.0%}; larger models and other GPUs were not measured. Give --mfu what the metrics of a run of yours say"
+        f"{high:.0%}; other sizes and GPUs were not measured. Give --mfu what the metrics of a run of yours say"
     )
 
 
