@@ -194,12 +194,21 @@ def texts(catalog: Any, steps: Any) -> list[tuple[Any, str]]:
 
 
 def opened_for(catalog: Path | None, ref: str) -> Catalog | None:
-    """The catalog that a reference is looked up in; a path needs none, unless one is named."""
+    """The catalog that a reference is looked up in. A path needs none, unless one is named; evaluations of a run are
+    looked up where there is one."""
     from lpt_data.report.run_story import folder_of
     from manifests.catalog import Catalog
+    from manifests.errors import BadInputError
 
-    by_path = ref.endswith(".json") or folder_of(ref) is not None
-    return None if by_path and catalog is None else Catalog.open(catalog, create=False)
+    run = folder_of(ref) is not None
+    if catalog is None and ref.endswith(".json") and not run:
+        return None
+    try:
+        return Catalog.open(catalog, create=False)
+    except BadInputError:
+        if catalog is None and run:
+            return None
+        raise
 
 
 def _other_object(catalog: Any, ref: str) -> dict[str, Any] | None:

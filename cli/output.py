@@ -33,12 +33,12 @@ def say(text: str = "", *, style: str | None = None) -> None:
 
     Lines are not broken, so that a command to type next can be copied whole.
     """
-    _console().print(clean(text), style=style, markup=False, highlight=False, soft_wrap=True)
+    _console().print(clean(text), style=style, soft_wrap=True)
 
 
 def say_short(text: str) -> None:
     """Talk that is cut with … where the screen ends, such as an excerpt of a row."""
-    _console().print(clean(text), markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+    _console().print(clean(text), no_wrap=True, overflow="ellipsis")
 
 
 def data(text: str) -> None:
@@ -197,18 +197,6 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def duration(seconds: float) -> str:
-    """A time as people say it: ``0.4 s``, ``37 s``, ``4 min 10 s``, ``2 h 5 min``."""
-    if not math.isfinite(seconds):
-        return "?"
-    if seconds < 59.5:
-        return f"{seconds:.1f} s" if seconds < 1 else f"{seconds:.0f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
-
-
 def tell_notes(catalog: Any) -> None:
     """Say what the catalog wants known: an index that is busy, one that was damaged and made again."""
     for note in catalog.notes:
@@ -352,12 +340,18 @@ def _discard(stream: TextIO) -> None:
 
 
 def _console(stream: TextIO | None = None, into: TextIO | None = None) -> Console:
-    """A console as wide and colourful as `stream` (stderr when left out) is, that writes to it, or `into` another."""
+    """A console as wide and colourful as `stream` (stderr when left out) is, that writes to it, or `into` another.
+
+    Text is what it is: no markup, and no `:train:` of a split that becomes a picture of one.
+    """
     from rich.console import Console
 
     shown_on: Any = stream if stream is not None else _Talk(sys.stderr)
     terminal = shown_on.isatty()
-    return Console(file=into or shown_on, width=None if terminal else 160, force_terminal=terminal or None)
+    return Console(
+        file=into or shown_on, width=None if terminal else 160, force_terminal=terminal or None, markup=False,
+        emoji=False, highlight=False,
+    )  # fmt: skip
 
 
 def _jsonable(value: Any) -> Any:

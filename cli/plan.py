@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.options import ConfigFile, Json, Set, examples, settings
-from cli.output import as_json, duration, say, table
+from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
+from cli.output import as_json, say, table, waiting
+from lpt_data.report.words import duration
 from manifests.errors import UsageError
+
+if TYPE_CHECKING:
+    from lpt_train.plan.split_tokens import SplitTokens
 
 app = typer.Typer(
     help="Memory and compute of a run, from the model's config.json alone.", no_args_is_help=True, rich_markup_mode=None
@@ -23,6 +28,22 @@ Algorithm = Annotated[
     typer.Option("--algorithm", help="Whose settings and batches; ppo takes those of grpo."),
 ]
 Gpu = Annotated[str, typer.Option("--gpu", help="Its name; `lpt plan gpus` lists them.")]
+Admitted = Annotated[
+    str | None,
+    typer.Option(
+        "--admitted",
+        metavar="NAME[@V]:SPLIT",
+        help="In place of --tokens: those of an admitted split, as its admission counted them; else they are counted "
+        "with the model's tokenizer.",
+        show_default=False,
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        "--context", min=1, help="Tokens of a row. Default: 1024; the mean of --admitted.", show_default=False
+    ),
+]
 
 MEMORY_EXAMPLES = examples(
     "lpt plan memory --model ./model --gpu a100 --set per_device_train_batch_size=16 --set max_length=2048",
@@ -36,6 +57,7 @@ ROLLOUT_EXAMPLES = examples(
 COMPUTE_EXAMPLES = examples(
     "lpt plan compute --model ./model --tokens 2e9 --gpu h200 --gpus 8 --price 3.5",
     "lpt plan compute --model ./model --tokens 50e6 --gpu a100 --lora 16 --mfu 0.25",
+    "lpt plan compute --model ./model --admitted chats:train --epochs 3 --gpu a100 --lora 16",
 )
 
 
@@ -78,14 +100,18 @@ def memory(
 @app.command("compute", epilog=COMPUTE_EXAMPLES)
 def compute(
     model: Model,
-    tokens: Annotated[float, typer.Option("--tokens", help="Training tokens, such as 2e9.", show_default=False)],
+    tokens: Annotated[
+        float | None, typer.Option("--tokens", help="Training tokens, such as 2e9.", show_default=False)
+    ] = None,
+    admitted: Admitted = None,
+    epochs: Annotated[float, typer.Option("--epochs", min=0, help="Passes over the tokens.")] = 1,
     gpu: Gpu = "h200",
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="How many.")] = 1,
     mfu: Annotated[
         float, typer.Option("--mfu", help="Share of the peak reached, without what is computed again.")
     ] = 0.3,
     price: Annotated[float | None, typer.Option("--price", help="Money for one GPU hour.", show_default=False)] = None,
-    context: Annotated[int, typer.Option("--context", min=1, help="Tokens of a row.")] = 1024,
+    context: Context = None,
     lora: Annotated[
         int,
         typer.Option("--lora", min=0, help="Rank of an adapter on all linear layers: 4 N D in place of 6; 0: none."),
@@ -97,6 +123,7 @@ def compute(
     checkpoint_every: Annotated[
         int, typer.Option("--checkpoint-every", min=0, help="Every k-th layer is computed again; 0: none.")
     ] = 0,
+    catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
     """FLOPs, GPU hours and cost of training on so many tokens, beside the tokens that the model's size asks for."""
@@ -104,15 +131,27 @@ def compute(
     from lpt_train.plan.gpus import gpu as known
     from lpt_train.plan.shape import read_shape
 
-    if not tokens > 0 or tokens == float("inf"):
-        raise UsageError("tokens are a positive number", seen=f"--tokens {tokens}", next="--tokens 2e9")
+    if (tokens is None) == (admitted is None):
+        raise UsageError(
+            "a plan is for so many tokens, or for those of a split",
+            seen="neither --tokens nor --admitted" if tokens is None else "both --tokens and --admitted",
+            next="--tokens 2e9, or --admitted NAME:train --epochs 3",
+        )
     share_of_peak(mfu)
-    shape = read_shape(model)
+    shape, device = read_shape(model), known(gpu)
+    counted = _tokens_of(admitted, model, catalog) if admitted is not None else None
+    if counted is not None:
+        tokens, context = counted.tokens, context or counted.context
+    if not 0 < (wanted := (tokens or 0) * epochs) < float("inf"):
+        raise UsageError(
+            "tokens and epochs are positive numbers", seen=f"{tokens} tokens, --epochs {epochs}", next="--tokens 2e9"
+        )
     report = plan_compute(
-        shape, tokens, gpu=known(gpu), gpus=gpus, mfu=mfu, price=price, context=context,
+        shape, wanted, gpu=device, gpus=gpus, mfu=mfu, price=price, context=context or 1024,
         scope="lora" if lora else "full", adapter=sum(shape.adapter_tensors(lora)) if lora else 0,
         checkpoint_every=checkpoint_every, references=forward_passes,
     )  # fmt: skip
+    report |= {"epochs": epochs, "admitted": None if counted is None else counted.to_json()}
     if json:
         as_json({"model": model, **report})
     else:
@@ -178,6 +217,19 @@ def gpus(json: Json = False) -> None:
     table(["gpu", "dense bf16 TFLOP/s", "memory GiB", "TB/s", "source"], rows, to_stdout=True)
 
 
+def _tokens_of(ref: str, model: str, catalog: Path | None) -> SplitTokens:
+    from cli.audit import encoder
+    from lpt_train.admitted import load_split
+    from lpt_train.checkpoint_folders import latest
+    from lpt_train.plan.split_tokens import split_tokens
+    from manifests.catalog import Catalog
+
+    split = load_split(ref, catalog=Catalog.open(catalog))
+    newest = latest(Path(model) / "checkpoints")  # of a run
+    with waiting("counting tokens …"):
+        return split_tokens(split, lambda: encoder(str(newest or model)))
+
+
 def share_of_peak(mfu: float) -> None:
     """Raise `UsageError` unless an MFU can be one."""
     if not 0 < mfu <= 1:
@@ -222,6 +274,13 @@ def show_compute(report: dict[str, Any]) -> None:
     say(
         f"at {report['mfu']:.0%} of {report['peak_flops_per_second'] / 1e12:,.0f} TFLOP/s; measure yours and give --mfu"
     )
+    if (counted := report["admitted"]) is not None:
+        say(
+            f"{counted['ref']}: {counted['tokens']:,} tokens in {counted['rows']:,} rows, counted with "
+            f"{counted['tokenizer']}; {report['epochs']:g} epochs; rows of {report['context']:,} tokens"
+        )
+        for note in counted["notes"]:
+            say(note, style="yellow")
     if report["computed_again"]:
         say(f"{report['computed_again']:.0%} on top is computed again; an MFU that was measured so is lower for it")
 

@@ -43,7 +43,7 @@ def report(
     json: Json = False,
 ) -> None:
     """Write a report: where the rows went, checks with their commands, removed rows beside kept ones; of a run (its
-    folder or its id) the curves, the proof of an update, the batches set aside."""
+    folder or its id) the curves, its evaluations, the proof of an update, the batches set aside."""
     from cli.manifest import opened_for
     from lpt_data.report.find import story_of
     from lpt_data.report.write import format_of

@@ -6,7 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from cli.output import duration, say, shown, table, waiting
+from cli.output import say, shown, table, waiting
+from lpt_data.report.words import duration
 
 # What the live line has room for; metrics.jsonl has everything.
 LIVE = (

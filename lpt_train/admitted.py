@@ -59,6 +59,7 @@ class AdmittedSplit:
     tokenizer: dict[str, Any] | None
     verified: Literal["admitted", "unadmitted"]
     schedule: dict[str, Any] | None = None  # lpt.mix-schedule/1, of the mixture that wrote the rows
+    tokenized: dict[str, Any] | None = None  # what its admission counted with a tokenizer
 
     @property
     def kind(self) -> str:
@@ -134,7 +135,7 @@ def load_split(ref: str, *, catalog: Catalog | None = None) -> AdmittedSplit:
         name=body["name"], version=body["version"], split=split, contract=contract, manifest_id=loaded.id,
         verdict=body["verdict"], table=table, record_ids=[row.tobytes().hex() for row in ids],
         content_root=entry["content_root"], order_sha256=entry["order_sha256"], tokenizer=body.get("tokenizer"),
-        verified="admitted", schedule=entry.get("schedule"),
+        verified="admitted", schedule=entry.get("schedule"), tokenized=entry.get("tokenized"),
     )  # fmt: skip
 
 

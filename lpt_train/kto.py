@@ -6,7 +6,7 @@ the estimate is taken from, are computed once before the first update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,11 +30,12 @@ from lpt_train.observers import Observer
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row, epoch_order
 from lpt_train.proof import Proof
+from lpt_train.reference import reference_logprobs
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, RenderedCompletions, mismatched, render_completions
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes, one_by_one, visited
+from lpt_train.steps import batched, completions_id, dropped_notes, most, one_by_one, visited
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 
@@ -88,9 +89,10 @@ def train(
     )
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)
-    score = run_micro_batch.row_logprobs
-    reference = _reference(run_micro_batch, [c.row for c in completions], needed, size, score)
-    reference_of_others = _reference(run_micro_batch, others, needed, size, score)
+    of_own, of_others = (
+        reference_logprobs(run_micro_batch, [(row,) for row in rows], needed, size, run_micro_batch.row_logprobs)[:, 0]
+        for rows in ([c.row for c in completions], others)
+    )
     measure = (
         partial(evaluate, run_micro_batch, _measured(run_micro_batch, held_out, config), config) if held_out else None
     )
@@ -98,10 +100,10 @@ def train(
     def gradients(taken: Sequence[int]) -> dict[str, float]:
         """Forward and backward of the completions of a step, against one estimate for all, however it is cut."""
         apart = [run_micro_batch.row_logprobs([others[i] for i in part]) for part in batched(taken, size)]
-        ratio = torch.cat(apart).float().cpu() - torch.from_numpy(reference_of_others[taken])
+        ratio = torch.cat(apart).float().cpu() - torch.from_numpy(of_others[taken])
         point, parts = kl_estimate(ratio), []
         for part in batched(taken, size):
-            extras = _extras([completions[i] for i in part], reference[part], size, 1 / len(taken), point)
+            extras = _extras([completions[i] for i in part], of_own[part], size, 1 / len(taken), point)
             parts.append(run_micro_batch([completions[i].row for i in part], extras))
         sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
         return _class_means(sums) | {"kl": float(point)}
@@ -213,28 +215,12 @@ def _extras(
     return {"weight_S": weight_S, "desirable_S": good_S, "reference_S": reference_S, "point": point}
 
 
-def _reference(
-    run_micro_batch: MicroBatch,
-    rows: Sequence[Row],
-    needed: Sequence[int],
-    size: int,
-    score: Callable[[Sequence[Row]], torch.Tensor],
-) -> np.ndarray:
-    """Summed log-probs of the rows under the model as it is before the first update, float32 [rows]."""
-    found = np.zeros(len(rows), np.float32)
-    parts = batched(needed, size)
-    sums = run_micro_batch.start_logprobs(([rows[i] for i in part] for part in parts), score)
-    for part, sums_S in zip(parts, sums, strict=True):
-        found[list(part)] = sums_S.numpy()
-    return found
-
-
 def _measured(run_micro_batch: MicroBatch, held_out: RenderedCompletions, config: KTOConfig) -> Measured:
     completions, size = held_out.completions, config.per_device_eval_batch_size
     others = mismatched(completions, epoch_order(len(completions), config.run.seed, 0), config.max_length)
     every = range(len(completions))
     own, apart = (
-        _reference(run_micro_batch, rows, every, size, run_micro_batch.plain_logprobs)
+        reference_logprobs(run_micro_batch, [(row,) for row in rows], every, size, run_micro_batch.plain_logprobs)[:, 0]
         for rows in ([c.row for c in completions], others)
     )
     return Measured(completions, others, own, apart)
@@ -270,8 +256,9 @@ def _micro_batch(
     padding: int,
 ) -> MicroBatch:
     size = config.per_device_train_batch_size
-    most = max(sum(sorted((len(row.ids) for row in part), reverse=True)[:size]) for part in (rows, others))
+    lengths = [[len(row.ids) for row in part] for part in (rows, others)]
     return MicroBatch(
         model, place, _objective(config), execution=config.execution, longest=config.max_length, pad_id=padding,
-        most_tokens=most, most_rows=size, chunk=config.logits_chunk,
+        most_tokens=max(most(part, size) for part in lengths), most_rows=size, chunk=config.logits_chunk,
+        most_scores=max(most((n * n for n in part), size) for part in lengths),
     )  # fmt: skip

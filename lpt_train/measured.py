@@ -13,7 +13,8 @@ import pyarrow as pa
 import torch
 
 from lpt_train.admitted import AdmittedSplit, check_tokenizer
-from lpt_train.checkpoint import read_provenance
+from lpt_train.checkpoint import checkpoint_sha256, read_provenance
+from lpt_train.checkpoint_folders import STATE
 from lpt_train.estimates import Estimate, PairedDifference
 from lpt_train.models import (
     Placement,
@@ -64,6 +65,7 @@ class Subject:
     model: torch.nn.Module
     renderer: Renderer
     place: Placement
+    checkpoint: str | None = None  # the digest of the checkpoint that the weights are
 
 
 def load_subject(
@@ -87,7 +89,8 @@ def load_subject(
         loaded = load_model(source, dtype=place.dtype, device=place.device, merge=merge)
         check_vocabulary(loaded, renderer.tokenizer)
         name = model if model == "tiny" else source
-        return Subject(name, model_digest(source), read_provenance(source), loaded, renderer, place)
+        checkpoint = checkpoint_sha256(Path(source)) if (Path(source) / STATE).is_file() else None
+        return Subject(name, model_digest(source), read_provenance(source), loaded, renderer, place, checkpoint)
 
 
 def check_subject(subject: Subject, split: AdmittedSplit) -> None:
@@ -139,11 +142,12 @@ def record(catalog: Catalog | None, subject: Subject, split: AdmittedSplit, body
     if catalog is None:
         return None
     made_from = subject.made_from
+    model = {"name": subject.name, "digest": subject.digest, "checkpoint_sha256": subject.checkpoint}
     parents = [split.manifest_id] if split.manifest_id else []
     if made_from:
         parents += [name for name, _ in catalog.find("lpt.run/1", run_id=made_from["run_id"])][:1]
     return catalog.put({
-        "type": "lpt.eval/1", "model": {"name": subject.name, "digest": subject.digest, "made_from": made_from},
+        "type": "lpt.eval/1", "model": {**model, "made_from": made_from},
         "manifest": split.manifest_id, "split": split.ref, "content_root": split.content_root,
         "verified": split.verified, "tainted": split.tainted or bool(made_from and made_from.get("tainted")),
         **body, "created": now(), "env": env(), "parents": parents,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from peft.tuners.lora import LoraLayer
 
-from lpt_train.heads import causal_model, draws
+from lpt_train.heads import causal_model
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import Placement
 from lpt_train.plan.ladder import Choice, advice, choose, fitting_batch
@@ -102,6 +103,7 @@ def fit(run_micro_batch: MicroBatch, config: Any, out: Path | None = None) -> Fi
     work = workload(
         run_micro_batch.model, run_micro_batch.place, config, tokens=run_micro_batch.most_tokens,
         compiled=way in ("graph", "compiled"), kept_gradients=way == "graph",
+        scored=math.ceil(run_micro_batch.most_scores / run_micro_batch.most_tokens) if way == "eager" else 0,
     )  # fmt: skip
     if run_micro_batch.head is not None:  # one number a row is read, and no vocabulary
         work = replace(work, counted=1)
@@ -117,10 +119,10 @@ def fit(run_micro_batch: MicroBatch, config: Any, out: Path | None = None) -> Fi
     run_micro_batch.offload_activations = fitted.work.offload_activations
     if fitted.work.offload_activations:
         run_micro_batch.leave_recordings("activation_offloading", "a replay has no moment to move them")
-    if fitted.work.checkpoint_every and draws(run_micro_batch.model):
-        run_micro_batch.leave_recordings("gradient_checkpointing", "dropout must be drawn twice alike")
     if run_micro_batch.draws_twice():
-        run_micro_batch.leave_recordings("lora_dropout", "what is computed again must draw the same")
+        run_micro_batch.leave_recordings(
+            "dropout", "what is computed again, by gradient_checkpointing or in an adapted head, must draw the same"
+        )
     run_micro_batch.memory = fitted
     return fitted
 
@@ -166,13 +168,14 @@ def fit_model(
 
 
 def workload(
-    model: torch.nn.Module, place: Placement, config: Any, *, tokens: int, compiled: bool, kept_gradients: bool
-) -> Workload:
+    model: torch.nn.Module, place: Placement, config: Any, *, tokens: int, compiled: bool, kept_gradients: bool,
+    scored: int = 0,
+) -> Workload:  # fmt: skip
     """What the options and the model say about the memory of a step of micro-batches of up to `tokens` tokens."""
     adapted = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, LoraLayer)}
     work = of_options(
         config, tokens=tokens, width=place.dtype.itemsize, compiled=compiled, kept_gradients=kept_gradients,
-        on_cuda=place.device.type == "cuda",
+        on_cuda=place.device.type == "cuda", scored=scored,
     )  # fmt: skip
     return replace(work, targets=",".join(sorted(adapted)))
 

@@ -62,6 +62,7 @@ class MicroBatch:
         most_tokens: int,
         most_rows: int,
         pad_id: int,
+        most_scores: int | None = None,
         chunk: int = 1024,
         head: Head | None = None,
         ranks: Ranks = SOLO,
@@ -72,6 +73,7 @@ class MicroBatch:
         self.offload_activations = False
         self.memory: Any = None  # what `memory.fit` predicted
         self._most_tokens = most_tokens
+        self.most_scores = most_tokens * longest if most_scores is None else most_scores  # `steps.scores` of a line
         self._plain = Shape(longest)
         self._filled = Shape.of(longest, most_tokens, most_rows, chunk)
         self._recorded: dict[Any, Work] = {}

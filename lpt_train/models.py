@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from lpt_train.quantised import rounded_to_4bit
 from lpt_train.reward_head import has_reward_head
 from lpt_train.tiny import make_tiny
 from lpt_train.whole_weights import read_adapter_over, read_whole
+from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, LptError, RefusedError, UsageError
 from manifests.files import make_folder
 
@@ -242,13 +244,28 @@ def model_digest(model: str | Path) -> str:
     files = [path] if path.is_file() else [file for pattern in _WEIGHTS for file in sorted(path.glob(pattern))]
     digest = hashlib.sha256(b"lpt-model/1\0")
     for file in files:
-        with open(file, "rb") as handle:
-            inner = hashlib.file_digest(handle, "sha256").hexdigest()
-        digest.update(f"{file.name}\0{inner}\n".encode())
+        digest.update(f"{file.name}\0{_file_sha256(file)}\n".encode())
     base = adapter_base(str(model))
     if base:
         digest.update(f"base\0{model_digest(base)}\n".encode())
     return digest.hexdigest()
+
+
+# What lay still when it was read: a base is asked for when its adapter is loaded, and again in the digest of both.
+_hashed: dict[tuple[Any, ...], str] = {}
+
+
+def _file_sha256(path: Path) -> str:
+    """The sha256 of a file; read once while it stays as it is, unless it was written within the last second: a change
+    that soon after another may leave no trace in its times."""
+    told = path.stat()
+    key = (path.absolute(), told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns)
+    if key in _hashed:
+        return _hashed[key]
+    found = bytes_sha256(path)
+    if time.time_ns() - max(told.st_mtime_ns, told.st_ctime_ns) > 1_000_000_000:
+        _hashed[key] = found
+    return found
 
 
 def source_of(model: str) -> tuple[str, dict[str, Any]]:

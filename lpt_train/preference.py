@@ -6,9 +6,7 @@ are computed once, before the first update, and kept in the run's folder.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,14 +30,14 @@ from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row
 from lpt_train.proof import Proof
 from lpt_train.ranks import Ranks, join
+from lpt_train.reference import kept_reference, reference_logprobs
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes, one_by_one, visited
+from lpt_train.steps import batched, completions_id, dropped_notes, most, one_by_one, scores, visited
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
-from manifests.files import write_atomic
 
 
 def train(
@@ -90,22 +88,22 @@ def train(
     run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(
         split, eval_split, config.max_length
     )
-    needed = visited(order.total_units, len(pairs), size, options.seed)
-    reference = _kept_reference(run_micro_batch, config, pairs, needed, f"{digest} {run.body['tokenized_id']}", run)
-    measure = None
-    if held_out is not None:
-        every, eval_size = range(len(held_out.pairs)), config.per_device_eval_batch_size
-        held_reference = _reference(
-            run_micro_batch, config, held_out.pairs, every, eval_size, run_micro_batch.plain_logprobs
-        )
-        measure = partial(evaluate, run_micro_batch, held_out.pairs, held_reference, config)
+    needed, logps, held_logps = visited(order.total_units, len(pairs), size, options.seed), None, None
+    if LOSSES[config.loss_type].reference:
+        logps = kept_reference(run_micro_batch, _items(pairs), needed, size, f"{digest} {identity}", run)
+        if held_out is not None:
+            held, eval_size = _items(held_out.pairs), config.per_device_eval_batch_size
+            held_logps = reference_logprobs(
+                run_micro_batch, held, range(len(held)), eval_size, run_micro_batch.plain_logprobs
+            )
+    measure = partial(evaluate, run_micro_batch, held_out.pairs, held_logps, config) if held_out else None
     run.notes += run_micro_batch.notes
 
     def gradients(taken: Sequence[int]) -> dict[str, float]:
         """Forward and backward of the pairs of a step: each part is weighted by its share, so that sums are means."""
         chosen_tokens, parts = sum(pairs[i].chosen.supervised for i in taken), []
         for part in ranks.deal(batched(taken, size), []):
-            extras = _extras([reference[i] for i in part], size, 1 / len(taken), 1 / chosen_tokens)
+            extras = _extras(_of(logps, part), size, 1 / len(taken), 1 / chosen_tokens)
             parts.append(run_micro_batch(_rows([pairs[i] for i in part]), extras))
         return ranks.sums(_sums(parts))
 
@@ -147,8 +145,7 @@ def evaluate(
     chosen_tokens = sum(pair.chosen.supervised for pair in pairs)
     for numbers in run_micro_batch.ranks.deal(batched(range(len(pairs)), config.per_device_eval_batch_size), []):
         logp_N, batch = run_micro_batch.logprobs(_rows([pairs[i] for i in numbers]))
-        held = [reference[i] for i in numbers] if reference is not None else [np.zeros(2, np.float32)] * len(numbers)
-        extras = _extras(held, max(1, len(numbers)), 1 / len(pairs), 1 / chosen_tokens)
+        extras = _extras(_of(reference, numbers), max(1, len(numbers)), 1 / len(pairs), 1 / chosen_tokens)
         extras = {name: tensor.to(logp_N.device) for name, tensor in extras.items()}
         loss, report = objective(logp_N, batch, extras)
         sums.append({"loss": loss, **report})
@@ -203,6 +200,15 @@ def _of_pairs(rows_S: torch.Tensor, weight_P: torch.Tensor) -> torch.Tensor:
     return torch.where(weight_P[:, None] > 0, values_P_2, torch.ones_like(values_P_2))
 
 
+def _of(reference: np.ndarray | None, numbers: Sequence[int]) -> list[np.ndarray]:
+    """The reference log-probs of some pairs; zeros for a loss without a reference."""
+    return [np.zeros(2, np.float32) if reference is None else reference[i] for i in numbers]
+
+
+def _items(pairs: Sequence[Pair]) -> list[tuple[Row, Row]]:
+    return [(pair.chosen, pair.rejected) for pair in pairs]
+
+
 def _rows(pairs: Sequence[Pair]) -> list[Row]:
     return [row for pair in pairs for row in (pair.chosen, pair.rejected)] or [BLANK, BLANK]
 
@@ -216,64 +222,6 @@ def _extras(reference: Sequence[np.ndarray], size: int, weight: float, per_token
     return {"weight_P": weight_P, "reference_P_2": reference_P_2, "per_token": torch.tensor(per_token)}
 
 
-def _reference(
-    run_micro_batch: MicroBatch,
-    config: PreferenceConfig,
-    pairs: Sequence[Pair],
-    needed: Sequence[int],
-    size: int,
-    score: Callable[[Sequence[Row]], torch.Tensor],
-) -> np.ndarray:
-    """Log-probs of pairs under the reference, `size` pairs at a time, float32 [pairs, 2]; zeros where not needed."""
-    found = np.zeros((len(pairs), 2), np.float32)
-    if not LOSSES[config.loss_type].reference:
-        return found
-    parts = run_micro_batch.ranks.deal(batched(needed, size), [])
-    sums = run_micro_batch.start_logprobs((_rows([pairs[i] for i in part]) for part in parts), score)
-    for part, sums_2P in zip(parts, sums, strict=True):
-        found[list(part)] = sums_2P.view(-1, 2).numpy()[: len(part)]
-    return run_micro_batch.ranks.total(found)
-
-
-def _kept_reference(
-    run_micro_batch: MicroBatch,
-    config: PreferenceConfig,
-    pairs: Sequence[Pair],
-    needed: Sequence[int],
-    identity: str,
-    run: Run,
-) -> np.ndarray:
-    """`_reference` of the pairs that a run trains on, kept in its folder.
-
-    What is there is taken when it was computed for the same model, rows, precision and way of running.
-    """
-    if not LOSSES[config.loss_type].reference:
-        return np.zeros((len(pairs), 2), np.float32)
-    size, kept = config.per_device_train_batch_size, run.out / "reference.json"
-
-    def key() -> str:
-        told = f"{identity} {run_micro_batch.place.dtype} {run_micro_batch.way} {len(needed)}"
-        return hashlib.sha256(told.encode()).hexdigest()
-
-    if kept.exists():
-        try:
-            body = json.loads(kept.read_bytes())
-            logps = np.asarray(body["logps"], np.float32).reshape(-1, 2)
-            if not np.isfinite(logps).all():
-                raise ValueError("not a number")
-            if body["key"] == key() and len(logps) == len(needed):
-                found = np.zeros((len(pairs), 2), np.float32)
-                found[list(needed)] = logps
-                return found
-            run.notes.append(f"{kept} was of another model, rows or way of running, so it was computed again")
-        except (ValueError, KeyError, TypeError, OverflowError):
-            run.notes.append(f"{kept} was damaged, so the log-probs of the reference were computed again")
-    found = _reference(run_micro_batch, config, pairs, needed, size, run_micro_batch.row_logprobs)
-    if run_micro_batch.ranks.main:
-        write_atomic(kept, json.dumps({"key": key(), "logps": found[list(needed)].tolist()}).encode())
-    return found
-
-
 def _micro_batch(
     model: torch.nn.Module,
     place: Placement,
@@ -283,10 +231,11 @@ def _micro_batch(
     ranks: Ranks,
 ) -> MicroBatch:
     size = config.per_device_train_batch_size
-    lengths = sorted((pair.tokens for pair in pairs), reverse=True)
     return MicroBatch(
         model, place, _objective(config), execution=config.execution, longest=config.max_length, pad_id=padding,
-        most_tokens=sum(lengths[:size]), most_rows=2 * size, chunk=config.logits_chunk, ranks=ranks,
+        most_tokens=most((pair.tokens for pair in pairs), size), most_rows=2 * size,
+        most_scores=most((scores((pair.chosen, pair.rejected)) for pair in pairs), size), chunk=config.logits_chunk,
+        ranks=ranks,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from lpt_train.models import Placement
 from lpt_train.packing import Row
 from lpt_train.rankings import Ranking
 from lpt_train.reward_head import last_token_rewards
-from lpt_train.steps import batched
+from lpt_train.steps import batched, most, scores
 
 LEAST, MOST = "min_reward", "max_reward"
 
@@ -34,17 +34,15 @@ class Bounds:
     pairs: int
     places: int  # of one ranking
     tokens: int
+    scores: int
 
     @classmethod
     def of(cls, rankings: Sequence[Ranking], size: int) -> Bounds:
         """Of micro-batches of `size` of these rankings."""
-
-        def largest(sizes: list[int]) -> int:
-            return sum(sorted(sizes, reverse=True)[:size])
-
         return cls(
-            size, largest([len(r.rows) for r in rankings]), largest([len(r.pairs) for r in rankings]),
-            max(len(r.rows) for r in rankings), largest([r.tokens for r in rankings]),
+            size, most((len(r.rows) for r in rankings), size), most((len(r.pairs) for r in rankings), size),
+            max(len(r.rows) for r in rankings), most((r.tokens for r in rankings), size),
+            most((scores(r.rows) for r in rankings), size),
         )  # fmt: skip
 
 
@@ -138,7 +136,7 @@ def reward_micro_batch(
     """What runs micro-batches of rankings through a reward model."""
     return MicroBatch(
         model, place, objective_of(config), execution=config.execution, longest=config.max_length, pad_id=padding,
-        most_tokens=bounds.tokens, most_rows=bounds.rows, head=last_token_rewards,
+        most_tokens=bounds.tokens, most_rows=bounds.rows, most_scores=bounds.scores, head=last_token_rewards,
     )  # fmt: skip
 
 

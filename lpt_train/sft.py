@@ -27,7 +27,7 @@ from lpt_train.ranks import Ranks, join
 from lpt_train.render import Renderer
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, dropped_notes, one_by_one
+from lpt_train.steps import batched, dropped_notes, most, one_by_one, scores
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 from manifests.digests import tokenized_id
@@ -127,12 +127,12 @@ def _micro_batch(
     padding: int,
     ranks: Ranks,
 ) -> MicroBatch:
-    lengths = sorted((sum(len(row.ids) for row in unit) for unit in units), reverse=True)
-    rows = sorted((len(unit) for unit in units), reverse=True)
     size = config.per_device_train_batch_size
     return MicroBatch(
         model, place, _objective, execution=config.execution, longest=config.max_length, pad_id=padding,
-        most_tokens=sum(lengths[:size]), most_rows=sum(rows[:size]), chunk=config.logits_chunk, ranks=ranks,
+        most_tokens=most((sum(len(row.ids) for row in unit) for unit in units), size),
+        most_rows=most(map(len, units), size), most_scores=most(map(scores, units), size), chunk=config.logits_chunk,
+        ranks=ranks,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import torch
 
 from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import Restored
-from lpt_train.packing import epoch_order
+from lpt_train.packing import Row, epoch_order
 from lpt_train.render import Renderer
 from lpt_train.sharded import whole
 from manifests.digests import tokenized_id
@@ -20,6 +20,16 @@ from manifests.errors import RefusedError
 def batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     """`items` cut into pieces of `size`, the last one shorter."""
     return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def most(values: Iterable[int], size: int) -> int:
+    """The sum of the `size` largest: what no micro-batch of so many exceeds."""
+    return sum(sorted(values, reverse=True)[:size])
+
+
+def scores(rows: Iterable[Row]) -> int:
+    """Pairs of tokens of one row, over some rows: what a head of attention scores where no kernel spares it."""
+    return sum(len(row.ids) ** 2 for row in rows)
 
 
 def whole_steps(back: Restored, *, rows_a_step: int, total: int) -> None:

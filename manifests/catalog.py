@@ -10,7 +10,6 @@ at the next command otherwise, so a busy or broken index delays a query and lose
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import time
@@ -24,11 +23,12 @@ from manifests import index
 from manifests.digests import bytes_sha256
 from manifests.errors import BadInputError, BusyError, LptError, UsageError
 from manifests.events import GENESIS, Event, EventLog
-from manifests.files import cannot_write, exclusive_lock, make_folder
+from manifests.files import FILE, cannot_write, exclusive_lock, make_folder, sweep_killed
 from manifests.objects import ObjectStore, object_bytes, object_id
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _STALE = 86_400.0  # seconds
+_WRITTEN = ("objects/*", "decisions", "rollouts", "embeddings/*", "pairs")  # folders of files that writers make whole
 _PARTS = ("objects", "decisions", "splits", "locks")
 
 
@@ -234,12 +234,18 @@ class Catalog:
                 self.notes.append(f"the decisions of stage {stage_id} were changed after they were written: {path}")
 
     def _sweep(self) -> None:
-        """Remove what killed writers left half-written more than a day ago; nothing refers to such files."""
-        for part in ("objects/*", "decisions", "rollouts", "embeddings/*", "pairs"):
-            for path in self.directory.glob(f"{part}/.tmp-*"):
-                with contextlib.suppress(OSError):
-                    if path.stat().st_mtime < time.time() - _STALE:
-                        path.unlink()
+        """Remove what killed writers of this machine left half-written, and name what has lain here for a day.
+
+        Whether a process of another machine or container still writes cannot be told from here.
+        """
+        for folder in (folder for part in _WRITTEN for folder in self.directory.glob(part)):
+            sweep_killed(folder, FILE)
+        left = [path for part in _WRITTEN for path in self.directory.glob(f"{part}/.tmp-*") if _is_old(path)]
+        if left:
+            self.notes.append(
+                f"{len(left):,} half-written files of a day and more are kept, since their writers may be alive: "
+                f"{', '.join(map(str, left[:5]))}; where they are not, remove them"
+            )
 
     # -- places
 
@@ -272,6 +278,13 @@ def check_name(name: str) -> str:
             next="letters, digits, '.', '_' and '-', at most 100, e.g. gsm8k-clean",
         )
     return name
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return path.stat().st_mtime < time.time() - _STALE
+    except OSError:  # it was finished, or swept by another process, meanwhile
+        return False
 
 
 def _is_admission(event: Event) -> bool:

@@ -112,7 +112,8 @@ def sweep_killed(parent: Path, what: str) -> None:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:
-                left.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # another process has swept it, or this one may not
+                    left.unlink()
 
 
 def _alive(pid: int) -> bool:

@@ -31,6 +31,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _REF = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:@(?P<version>[0-9]{1,9}))?")
 _LONGEST_NAME = 255  # bytes that a file system takes for one name
 _VERDICTS = ("accept", "tune", "reject")
+_TOKENIZED = ("tokens", "rows", "supervised", "truncated_rows")
 _STATUSES = ("pass", "warn", "fail", "error", "skipped")
 
 
@@ -264,6 +265,9 @@ def _fault_of_the_optional(body: Mapping[str, Any]) -> str:
         key = entry.get("key")
         if key is not None and not (isinstance(key["normaliser"], str) and _DIGEST.fullmatch(key["root"])):
             return f"the key of {name}"
+        tokenized = entry.get("tokenized")
+        if tokenized is not None and not all(type(tokenized[n]) is int and tokenized[n] >= 0 for n in _TOKENIZED):
+            return f"the tokens of {name}"
     return "" if isinstance(body.get("tokenizer") or {}, dict) else "tokenizer"
 
 

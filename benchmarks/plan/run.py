@@ -83,7 +83,7 @@ def measure(case: dict) -> dict:
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if case["scope"] == "lora":
-        model = attach(model.to(getattr(torch, case["dtype"])), Lora(lora_r=8))
+        model = attach(model.to(place.dtype), Lora(lora_r=8))
     tokens = case["rows"] * LENGTH
     run = MicroBatch(
         model.train(), place, lambda logp, batch, _: (sft_loss(logp, batch.weights_N, float(tokens)), {}),
@@ -115,7 +115,7 @@ def measure(case: dict) -> dict:
         tokens=run.most_tokens, scope=case["scope"], rank=8, optim=case["optim"], chunk=case["chunk"],
         compiled=run.way in ("graph", "compiled"), kept_gradients=True, checkpoint_every=case["every"],
         offload_activations=bool(case.get("offload_activations")), width=place.dtype.itemsize,
-        copies_attended=case["dtype"] == "float32",
+        scored=LENGTH if case["dtype"] == "float32" else 0,
     )  # fmt: skip
     memory = predict(shape_of({"model_type": "", **SHAPES[case["shape"]]}), work)
     allocated, reserved = torch.cuda.max_memory_allocated() - before, torch.cuda.max_memory_reserved()

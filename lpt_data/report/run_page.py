@@ -1,4 +1,4 @@
-"""The page of a training run: its curves, what it proves, what it set aside, and all that it was made from."""
+"""The page of a training run: its curves, what was measured of it, its proof, what it set aside, and its record."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from lpt_data.report import charts, words
 from lpt_data.report.document import document
+from lpt_data.report.evaluations import evaluations, evaluations_markdown
 from lpt_data.report.markdown import code, said
 from lpt_data.report.markdown import table as markdown_table
 from lpt_data.report.parts import Cell, Column, command, digest, facts, figures, literal, notes, section, sql, table
@@ -22,6 +23,7 @@ def run_page(story: RunStory) -> str:
     body = story.body
     sections = [
         ("curves", "Curves", _curves(story)),
+        ("evaluations", "Evaluations", evaluations(story)),
         ("proof", "Proof", _proof(body.get("proof") or {})),
         ("aside", "Quarantine", _aside(body.get("quarantined") or [])),
         ("record", "Record", _record(story)),
@@ -41,6 +43,7 @@ def run_markdown(story: RunStory) -> str:
     lines += (
         ["", "## Metrics", "", *markdown_table(["metric", "first:", "last:", "steps:"], rows), ""] if rows else [""]
     )
+    lines += evaluations_markdown(story)
     lines += ["## Record", "", *markdown_table(["", ""], [[name, code(value)] for name, value in _names(story)])]
     lines += [f"- {said(note)}" for note in story.notes]
     return "\n".join(lines).rstrip() + "\n"
@@ -57,7 +60,7 @@ def _head(story: RunStory) -> Html:
         numbers.append(("tokens a second", words.value(float(round(body["tokens_per_second"])))))
     if body.get("peak_memory_bytes"):
         numbers.append(("memory", words.size(int(body["peak_memory_bytes"]))))
-    numbers.append(("took", words.seconds(float(body.get("seconds") or 0))))
+    numbers.append(("took", words.duration(float(body.get("seconds") or 0))))
     told = [el("p", line, class_="note") for line in _told(body)]
     over = f"Run · {body['algorithm']} · {body.get('split')} · {str(body.get('created', ''))[:10]}"
     return join([el("p", over, class_="overline"), el("h1", story.title), figures(numbers), told, notes(story.notes)])

@@ -1,4 +1,4 @@
-"""What a training run has to tell: its record and the lines of its metrics, from its folder or by its id.
+"""What a training run has to tell: its record, the lines of its metrics and its evaluations, by its folder or id.
 
 A run that still goes on can be told as well. The lines are read one by one; of each metric as many points are kept as
 a drawing shows, the lowest and the highest of each stretch, so that no spike is thinned away.
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lpt_data.report.run_evaluations import Found, evaluations_of
 from lpt_data.report.shape import RUN, check_shape
 from lpt_data.report.story import Curve, RunStory
 from manifests.catalog import Catalog
@@ -42,16 +43,18 @@ def run_story(catalog: Catalog | None, ref: str) -> RunStory | None:
     """
     folder = folder_of(ref)
     if folder is not None:
-        return _told(_record(folder / "run.json"), "", folder / "metrics.jsonl", (folder / "run.json",))
+        return _told(catalog, _record(folder / "run.json"), "", folder / "metrics.jsonl", (folder / "run.json",))
     found = list(catalog.find(TYPE, strict=False, run_id=ref)) if catalog is not None else []
     if not found:
         return None
     object_id, body = found[0]
     check_shape(body, ref, RUN, "the record of the run is damaged")
-    return _told(body, object_id, Path(str(body.get("metrics_path") or "")), ())
+    return _told(catalog, body, object_id, Path(str(body.get("metrics_path") or "")), ())
 
 
-def _told(body: Mapping[str, Any], object_id: str, metrics: Path, files: tuple[Path, ...]) -> RunStory:
+def _told(
+    catalog: Catalog | None, body: Mapping[str, Any], object_id: str, metrics: Path, files: tuple[Path, ...]
+) -> RunStory:
     notes: list[str] = []
     points: dict[str, Points] = defaultdict(list)
     skipped: list[int] = []
@@ -71,10 +74,15 @@ def _told(body: Mapping[str, Any], object_id: str, metrics: Path, files: tuple[P
                     points[name].append((row["step"], value))
         if unread:
             notes.append(f"{unread:,} lines of {metrics} that could not be read")
+    nowhere: Found = ((), (), ["evaluations: there is no catalog here; --catalog DIR names the one of lpt eval"])
+    evaluations, comparisons, more = nowhere if catalog is None else evaluations_of(catalog, body)
     curves = _curves(points)
     if len(curves) > CURVES:
         notes.append(f"{len(curves) - CURVES:,} more metrics; they are in {metrics}")
-    return RunStory(object_id or str(body["run_id"]), body, tuple(curves[:CURVES]), tuple(skipped), files, tuple(notes))
+    return RunStory(
+        object_id or str(body["run_id"]), body, tuple(curves[:CURVES]), tuple(skipped), files, evaluations, comparisons,
+        (*notes, *more),
+    )  # fmt: skip
 
 
 def _record(path: Path) -> dict[str, Any]:

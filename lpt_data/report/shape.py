@@ -68,6 +68,36 @@ RUN: Mapping[str, Any] = {
     "failures?": [str],
 }
 
+_MEASURE = {"name": str, "value?": NUMBER, "low?": NUMBER, "high?": NUMBER, "n?": int, "domain?": str}
+EVALUATION: Mapping[str, Any] = {
+    "split": str,
+    "created?": str,
+    "content_root?": str,
+    "model": {
+        "name": str,
+        "digest": str,
+        "checkpoint_sha256?": str,
+        "made_from?": {"run_id?": str, "step?": int},
+    },
+    "measures?": [_MEASURE],
+    "dropped?": {"*": int},
+    "temperature?": NUMBER,
+    "truncated_share?": NUMBER,
+    **{f"{name}?": int for name in ("n", "k", "max_length", "max_completion_length", "unscorable")},
+}
+COMPARISON: Mapping[str, Any] = {
+    "before": str,
+    "after": str,
+    "paired?": [
+        {
+            "name": str,
+            **{f"{name}?": NUMBER for name in ("before", "after", "difference", "low", "high", "p_value")},
+            **{f"{name}?": int for name in ("n", "gained", "lost")},
+        }
+    ],
+    "measures?": [_MEASURE],
+}
+
 
 def check_shape(
     body: Any, origin: str, shape: Mapping[str, Any] = MANIFEST, what: str = "the manifest is damaged"

@@ -66,7 +66,7 @@ def _head(story: StageStory) -> Html:
         numbers.append(("rewrites", words.count(rewritten)))
     if flow.quarantined:
         numbers.append(("set aside", words.count(flow.quarantined)))
-    numbers += [("rows out", words.count(flow.rows_out)), ("took", words.seconds(float(body["seconds"])))]
+    numbers += [("rows out", words.count(flow.rows_out)), ("took", words.duration(float(body["seconds"])))]
     return join(
         [
             el(

@@ -187,14 +187,41 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Evaluated:
+    """What `lpt eval` found of weights that a run made; its numbers depend on `how`."""
+
+    id: str
+    split: str
+    weights: str  # which of the run's
+    digest: str  # of the model
+    how: str
+    created: str
+    measures: tuple[Mapping[str, Any], ...]  # {name, value, low, high, n, domain}; domain "": of all items
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two models on the same items, at least one of which a run made."""
+
+    id: str
+    split: str
+    before: str
+    after: str
+    paired: tuple[Mapping[str, Any], ...]  # {name, before, after, difference, low, high, n, gained, lost, p_value}
+    measures: tuple[Mapping[str, Any], ...]  # of both together
+
+
+@dataclass(frozen=True)
 class RunStory:
-    """One training run: its record, its metrics, and the batches that it set aside."""
+    """One training run: its record, its metrics, what was measured of it, and the batches that it set aside."""
 
     id: str
     body: Mapping[str, Any]  # lpt.run/1
     curves: tuple[Curve, ...]
     skipped: tuple[int, ...]  # steps that moved no weight
     files: tuple[Path, ...]  # of its folder that were read
+    evaluations: tuple[Evaluated, ...] = ()  # the newest first
+    comparisons: tuple[Compared, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 VERDICTS = {
@@ -65,9 +66,13 @@ def size(n: int) -> str:
     return ""
 
 
-def seconds(given: float) -> str:
-    """A duration: 0.3 s, 12 s, 3 min 20 s."""
-    if given < 60:
-        return f"{given:.2g} s" if given < 10 else f"{given:.0f} s"
-    whole = round(given)
-    return f"{whole // 60:,} min {whole % 60} s"
+def duration(seconds: float) -> str:
+    """A time: 0.4 s, 3.2 s, 37 s, 4 min 10 s, 2 h 5 min; ? where it is not known."""
+    if not math.isfinite(seconds):
+        return "?"
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"

@@ -78,7 +78,7 @@ def plan_compute(
     hours = tokens / rate * gpus / 3600
     wanted = CHINCHILLA * shape.parameters
     return {
-        "parameters": shape.parameters, "tokens": tokens, "scope": scope,
+        "parameters": shape.parameters, "tokens": tokens, "context": context, "scope": scope,
         "flops_per_token": flops.model, "flops_per_token_and_parameter": flops.model / shape.parameters,
         "flops": flops.model * tokens, "computed_again": again - 1, "gpu": gpu.name, "gpus": gpus,
         "peak_flops_per_second": gpu.teraflops * 1e12, "mfu": mfu, "tokens_per_second": rate, "gpu_hours": hours,

@@ -9,6 +9,13 @@ keeps for its backward pass (counted tensor by tensor in this code's own forward
     compiled   w [4h + 2a + 2k + 3f] (and a copy of the attended values and the ranks under LoRA; 2 bytes of h more
                where the sum of the layers is float32): the compiler computes norms and products of gates again
 
+In float32 on CUDA attention is plain products, computed again in the backward pass (`varlen._by_groups`): a layer keeps
+queries, keys and values (a + 2k), what comes out only where the output projection has to remember it (a: it trains or
+is adapted), and no 4 of a head; all layers together 16 bytes a token for the tables of the groups. The backward pass of
+a layer makes its scores again: for each pair of tokens of one row and each head 4 bytes of their softmax, and 8 of two
+gradients of that size, so 12 heads l a token in rows of l tokens, beside copies of queries, keys and values (3a).
+Groups take turns but keep their softmaxes: several need less. Rows filled up to at most 3/2 of their length need more.
+
 The family is that of Korthikanti et al. 2022 (arXiv 2205.05198), eq. 1: there GELU, dropout and scores of 34 h a layer;
 here gated units, no dropout, flash attention without scores. A checkpointed layer keeps its input alone, and one such
 layer at a time is there whole in the backward pass.
@@ -61,7 +68,8 @@ class Workload:
     plain_head: bool = False  # a head that also gives entropies: its logits are made again in the backward pass
     rollout_rows: int = 0  # completions sampled at the same time, …
     rollout_tokens: int = 0  # … each with its prompt of up to so many tokens
-    copies_attended: bool = False  # attention by rows or groups of them: its output is put together once more
+    copies_attended: bool = False  # attention row by row: its output is put together once more
+    scored: int = 0  # attention by plain products: tokens that each is scored against, in the mean; 0: scores not held
 
 
 @dataclass(frozen=True)
@@ -167,7 +175,7 @@ def layer_bytes(shape: ModelShape, work: Workload) -> int:
     h, a, k, f = shape.hidden, shape.query, shape.key, shape.inner
     adapted = [] if full else shape.targets(work.targets)
     inputs = [shape.linear[name][0] for name in adapted]
-    small = 4 * shape.heads + 8 + w * work.rank * len(adapted)
+    small = (0 if work.scored else 4 * shape.heads) + 8 + w * work.rank * len(adapted)
     if work.dropout:
         small += sum(inputs) * (1 if cast else 1 + w)
     if shape.head_norms:
@@ -188,7 +196,8 @@ def layer_bytes(shape: ModelShape, work: Workload) -> int:
     norms = (16 if full else 8) * h
     if shape.head_norms:
         norms += (4 + (w if full else 0)) * (a + k)
-    return w * (inputs_kept + 2 * a + 2 * k + 3 * f) + norms + small
+    attended = a if full or not work.scored or "o_proj" in adapted else 0
+    return w * (inputs_kept + a + attended + 2 * k + 3 * f) + norms + small
 
 
 def _shared_inputs(shape: ModelShape, adapted: list[str]) -> int:
@@ -204,7 +213,7 @@ def _activations(shape: ModelShape, work: Workload) -> tuple[int, int, int]:
     layer = layer_bytes(shape, work)
     boundary = shape.hidden * (4 if full else work.width)
     kept = (shape.layers - saved) * layer + saved * boundary
-    around = shape.hidden * (4 + (4 if full else 0) + work.width) + 16
+    around = shape.hidden * (4 + (4 if full else 0) + work.width) + 16 + (16 if work.scored else 0)
     again = work.tokens * layer if saved or work.offload_activations else 0
     if work.offload_activations:
         return work.tokens * around, again, work.tokens * kept
@@ -242,8 +251,18 @@ def _head(shape: ModelShape, work: Workload) -> int:
 
 
 def _of_a_layer(shape: ModelShape, work: Workload) -> int:
-    """What the backward pass of one layer makes: gradients of the inner values and of the input."""
-    return work.tokens * work.width * 3 * (shape.inner + shape.hidden)
+    """What the backward pass of one layer makes: gradients of the inner values and of the input; later, where scores
+    are made again, these and what they are made of, when all that the layer kept behind its attention is gone."""
+    inner = 3 * work.width * (shape.inner + shape.hidden)
+    return work.tokens * max(inner, _of_scores(shape, work) if work.scored else 0)
+
+
+def _of_scores(shape: ModelShape, work: Workload) -> int:
+    """Bytes a token of scores in a backward pass, beyond what the layer has kept for the steps behind them."""
+    full, h, a, k, w = work.scope == "full", shape.hidden, shape.query, shape.key, work.width
+    inputs = h if full or {"q_proj", "k_proj", "v_proj"} & set(shape.targets(work.targets)) else 0
+    before = w * (inputs + a + 2 * k) + (8 if full else 4) * h
+    return 12 * shape.heads * work.scored + w * (3 * a + h) - (layer_bytes(shape, work) - before)
 
 
 def _adapter(shape: ModelShape, work: Workload) -> list[int]:

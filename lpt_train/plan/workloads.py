@@ -35,6 +35,7 @@ def workload_of(algorithm: str, config: Any, *, length: int = 0, on_cuda: bool =
     work = of_options(
         config, tokens=config.per_device_train_batch_size * _ROWS[algorithm] * row, width=2 if half else 4,
         compiled=graph or (on_cuda and execution == "compiled"), kept_gradients=graph, on_cuda=on_cuda,
+        scored=0 if algorithm in _SAMPLING else row,
     )  # fmt: skip
     if algorithm not in _SAMPLING:
         return work
@@ -64,9 +65,10 @@ def longest_row(algorithm: str, config: Any) -> int:
 
 
 def of_options(
-    config: Any, *, tokens: int, width: int, compiled: bool, kept_gradients: bool, on_cuda: bool
+    config: Any, *, tokens: int, width: int, compiled: bool, kept_gradients: bool, on_cuda: bool, scored: int
 ) -> Workload:
-    """What every algorithm's options say; `kept_gradients` for reasons of its execution, accumulation is looked up."""
+    """What every algorithm's options say; `kept_gradients` for reasons of its execution, accumulation is looked up.
+    `scored` is what float32 on CUDA scores a token against where rows lie end to end, and ignored elsewhere."""
     lora = config.lora
     scope = "full" if not lora.use_peft else "qlora" if lora.load_in_4bit else "lora"
     return Workload(
@@ -75,7 +77,7 @@ def of_options(
         dora=lora.use_dora, dropout=lora.use_peft and lora.lora_dropout > 0, optim=config.optim.optim,
         chunk=getattr(config, "logits_chunk", 1), compiled=compiled,  # a reward model has no logits
         kept_gradients=kept_gradients or config.gradient_accumulation_steps > 1,
-        copies_attended=not (on_cuda and width == 2),
+        copies_attended=not on_cuda, scored=scored if on_cuda and width == 4 else 0,
     )  # fmt: skip
 
 

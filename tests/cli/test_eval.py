@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import yaml
 from command_line import invoke, jsonl, refused
 
@@ -20,6 +22,29 @@ def test_eval_of_conversations_prints_losses_and_records_them(place, model):
     assert [split["paired"]["loss"]["difference"] for split in ended.json["splits"]] == [0.0, 0.0]
     told = invoke("eval", "--admitted", "chats:train", "--model", model, cwd=place)
     assert "bits_per_byte" in told.said
+
+
+def test_the_page_of_a_run_shows_what_was_measured_of_it(place, model, tmp_path):
+    run, small = tmp_path / "run", ("--set", "max_steps=1", "--set", "per_device_train_batch_size=2")
+    trained = invoke("train", "sft", "--admitted", "chats:train", "--model", model, "--out", run, *small, cwd=place)
+    assert trained.code == 0, trained.stderr
+    asked = ("eval", "--admitted", "chats:train", "--baseline", model, "--json", "--model")
+    ended = invoke(*asked, run, cwd=place)
+    assert ended.code == 0, ended.stderr
+    loss = next(one for one in ended.json["models"][str(run)]["measures"] if one["name"] == "loss")
+    exported = invoke("export", run, "--out", tmp_path / "exported", cwd=place)
+    assert exported.code == 0, exported.stderr
+    assert invoke(*asked, tmp_path / "exported", cwd=place).code == 0
+    for ref in (run, json.loads((run / "run.json").read_text())["run_id"]):
+        reported = invoke("report", ref, "--format", "json", "--out", "-", cwd=place)
+        told = reported.json
+        assert [one["weights"] for one in told["evaluations"]] == ["export of step 1", "step 1, the last"]
+        assert loss in told["evaluations"][1]["measures"]
+        assert [one["after"] for one in told["comparisons"]] == ["export of step 1", "step 1, the last"]
+    alone = invoke("report", run, "--format", "json", "--out", "-", cwd=tmp_path)
+    assert not alone.json["evaluations"]
+    assert "there is no catalog here" in alone.said
+    assert not (tmp_path / ".lpt").exists()
 
 
 def test_scores_of_a_model_are_the_pass_rates_of_an_audit(place, model, tmp_path):

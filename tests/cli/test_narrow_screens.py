@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from cli.clean import show_example
 from cli.options import HELP_WIDTH, examples
-from cli.output import disjoint, duration, most_first
+from cli.output import disjoint, most_first
 from cli.run_shown import step_text
 
 DIGEST = "0123456789abcdef" * 4
@@ -99,15 +99,6 @@ def test_a_step_says_first_what_one_waits_for():
         "step 1/200  loss 5.564  1 h 12 min left  1,533 tokens/s  1.0 GiB  grad_norm 2.354"
     )
     assert step_text(200, 200, {"loss": 1.0, "eta_seconds": 0.0}) == "step 200/200  loss 1"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.04, "0.0 s"), (0.44, "0.4 s"), (37.2, "37 s"), (59.6, "1 min 0 s"), (250, "4 min 10 s"), (7500, "2 h 5 min")],
-)
-def test_a_duration(seconds, said):
-    assert duration(seconds) == said
-    assert duration(float("nan")) == "?"
 
 
 def test_examples_can_be_pasted():

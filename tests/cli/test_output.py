@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from command_line import LPT, invoke, jsonl, on_a_terminal, refused, spawn
 
+from cli import output
+
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b32m"
 HOSTILE = [
     f"escape {ESCAPE} and a bell \x07",
@@ -54,6 +56,18 @@ def test_the_text_of_rows_drives_no_terminal(hostile):
     assert not CONTROLS.search(why.stdout.replace("\n", ""))
     audit = invoke("data", "audit", "in.jsonl", "--contract", "text", "--rows", "schema.quarantined_share", cwd=hostile)
     assert not CONTROLS.search(audit.stdout.replace("\n", ""))
+
+
+def test_names_of_pictures_and_markup_are_text_in_talk_and_tables(capsys):
+    """`chats@1:train:` is a split with a colon behind it."""
+    output.say("chats@1:train: 3 rows [red]x[/red]")
+    output.say_short("sums:test: 9 [bold]")
+    output.table(["a:key:"], [["b:fire:" + "-" * 40]], title="chats:train: [red]t[/red]")
+    seen = capsys.readouterr().err
+    for text in ("chats@1:train: 3 rows [red]x[/red]", "sums:test: 9 [bold]", "chats:train: [red]t[/red]"):
+        assert text in seen
+    assert "a:key:" in seen
+    assert "b:fire:" in seen
 
 
 def test_hostile_names_drive_no_terminal(tmp_path):

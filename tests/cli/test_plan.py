@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_line import invoke, jsonl, refused
 
 from cli.main import app
 
@@ -101,6 +103,53 @@ def test_compute_is_a_table_and_an_object(capsys, seven):
     assert "computed again" not in err
     _, _, err = lpt(capsys, f"compute --model {seven} --tokens 2e9 --checkpoint-every 1")
     assert "33% on top is computed again" in err
+
+
+def test_compute_takes_the_tokens_of_an_admitted_split(place, seven, model):
+    """As often as it is passed over, in rows of their own length; `chats` was admitted with a tokenizer, `sums` not."""
+    told = json.loads((place / ".lpt" / "splits" / "chats@1" / "manifest.json").read_text())
+    counted = told["splits"]["train"]["tokenized"]
+    line = ("plan", "compute", "--admitted", "chats:train", "--epochs", 3, "--gpu", "a100")
+    found = invoke(*line, "--model", seven, "--json", cwd=place)
+    assert found.code == 0, found.stderr
+    report = found.json
+    context = math.ceil(counted["tokens"] / 36)
+    assert (report["tokens"], report["context"]) == (3 * counted["tokens"], context)
+    assert (report["admitted"]["ref"], report["admitted"]["rows"]) == ("chats@1:train", 36)
+    same = (
+        "plan",
+        "compute",
+        "--model",
+        seven,
+        "--tokens",
+        3 * counted["tokens"],
+        "--context",
+        context,
+        "--gpu",
+        "a100",
+    )
+    alone = invoke(*same, "--json", cwd=place).json
+    assert alone["admitted"] is None
+    assert alone["gpu_hours"] == report["gpu_hours"]
+    assert invoke(*line, "--model", seven, "--context", 8, "--json", cwd=place).json["context"] == 8
+    said = invoke(*line, "--model", "tiny", cwd=place).said
+    assert f"chats@1:train: {counted['tokens']:,} tokens in 36 rows, counted with tiny; 3 epochs" in said
+    asked = ("plan", "compute", "--model", "tiny")
+    refused(invoke(*asked, "--admitted", "sums:train", cwd=place), 2, "lpt plan rollouts")
+    refused(invoke(*asked, cwd=place), 2, "neither --tokens nor --admitted")
+    refused(invoke(*asked, "--tokens", 5, "--admitted", "chats:train", cwd=place), 2, "both --tokens and --admitted")
+    refused(invoke(*asked, "--admitted", "chats:train", "--epochs", 0, cwd=place), 2, "positive")
+
+
+def test_a_split_without_a_count_is_counted_with_the_models_tokenizer(place, model, tmp_path):
+    jsonl(tmp_path / "docs.jsonl", [{"text": "x" * n} for n in range(40, 60)])
+    (tmp_path / "own").mkdir()
+    admitted = invoke("admit", "docs", "--contract", "text", "--train", tmp_path / "docs.jsonl", cwd=place)
+    assert admitted.code in (0, 3), admitted.stderr
+    line = ("plan", "compute", "--admitted", "docs:train", "--json")
+    assert invoke(*line, "--model", model, cwd=place).json["tokens"] == sum(range(41, 61))  # and one to stop, each
+    (tmp_path / "own" / "config.json").write_text((model / "config.json").read_text())
+    refused(invoke(*line, "--model", tmp_path / "own", cwd=place), 5, "tokenizer")
 
 
 def test_rollouts_say_what_waits(capsys, seven):

@@ -262,15 +262,17 @@ def test_dropout_is_drawn_anew_in_each_step_and_not_in_evaluation(tiny):
 
 
 def test_dropout_that_is_drawn_twice_is_known(tiny):
-    """A recording cannot draw the same mask again: such a model runs compiled on a GPU, and says so."""
-    from lpt_train.recompute import checkpoint_layers
+    """A recording cannot draw the same mask again: such a model runs compiled on a GPU, and says so once."""
+    from lpt_train.memory import fit
 
     def twice(model, again=0):
         run = MicroBatch(
             model, placement("cpu"), lambda logp_N, *_: (logp_N.sum(), {}), execution="eager", longest=64,
             most_tokens=64, most_rows=2, pad_id=0,
         )  # fmt: skip
-        checkpoint_layers(model, again)
+        run.way = "graph"  # what a GPU would choose
+        fit(run, from_mapping(SFTConfig, {"model": "tiny", "gradient_checkpointing": bool(again)}))
+        assert (run.way, len(run.notes)) == (("compiled", 1) if run.draws_twice() else ("graph", 0))
         return run.draws_twice()
 
     assert not twice(attach(load_model(str(tiny)), Lora(lora_r=2, lora_dropout=0.5)))

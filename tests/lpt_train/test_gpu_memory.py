@@ -92,7 +92,7 @@ def test_dropout_in_layers_computed_again_runs_compiled_and_says_so(tiny, sft_sp
     options = {"gradient_checkpointing": True, "lora_dropout": 0.2, "lora_r": 4}
     result = train(config(tiny, **options), split=sft_split, out=tmp_path / "run")
     assert result.body["execution"] == "compiled"
-    assert any("does not go with gradient_checkpointing" in note for note in result.notes)
+    assert any("does not go with dropout" in note for note in result.notes)
     with pytest.raises(RefusedError, match="recording"):
         train(config(tiny, execution="graph", **options), split=sft_split, out=tmp_path / "graph")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from lpt_train import models
 from lpt_train.adapters import attach
 from lpt_train.config import Lora
 from lpt_train.models import (
@@ -251,6 +255,33 @@ def test_an_adapter_over_other_weights_than_it_was_trained_over_is_refused(tiny,
     save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(RefusedError, match="not those that it was trained over"):
         load_model(str(adapter))
+
+
+def test_the_base_of_an_adapter_is_read_once_for_its_digests_and_again_when_it_changed(tiny, tmp_path, monkeypatch):
+    base = Path(shutil.copytree(tiny, tmp_path / "base"))
+    adapter = tmp_path / "adapter"
+    attach(load_model(str(base)), Lora(lora_r=2)).save_pretrained(adapter)
+    time.sleep(1.1)  # what was written within the last second is read anew each time
+    (adapter / "lpt.json").write_text(json.dumps({"model": {"name": str(base), "digest": model_digest(base)}}))
+    read, real = [], hashlib.file_digest
+
+    def counted(handle, name):
+        read.append(handle.name)
+        return real(handle, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    weights = base / "model.safetensors"
+    models._hashed.clear()
+    load_model(str(adapter))
+    digest = model_digest(adapter)
+    assert read.count(str(weights)) == 1
+    told, data = weights.stat(), weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(weights, ns=(told.st_atime_ns, told.st_mtime_ns))  # of the same size and age, as after `rsync --times`
+    assert model_digest(adapter) != digest
+    with pytest.raises(RefusedError, match="not those that it was trained over"):
+        load_model(str(adapter))
+    assert read.count(str(weights)) == 3  # changed a moment ago: not remembered
 
 
 def test_adapters_that_are_each_others_base_are_bad_input(tmp_path):

@@ -118,6 +118,8 @@ def test_split_references():
         lambda b: b["splits"]["train"].update(key=1.5),
         lambda b: b["splits"]["train"].update(key={"normaliser": ["math"], "count": 1}),
         lambda b: b.update(tokenizer=["a"]),
+        lambda b: b["splits"]["train"].update(tokenized={"rows": 1, "tokens": 2}),
+        lambda b: b["splits"]["train"].update(tokenized={n: "7" for n in ("rows", "tokens", "supervised")}),
     ],
 )
 def test_a_damaged_manifest_is_refused_when_it_is_loaded(folder, change):

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -21,6 +22,7 @@ from manifests import index
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError, BusyError, UsageError
 from manifests.events import GENESIS
+from manifests.files import FILE, unfinished_name
 from manifests.objects import object_bytes
 
 
@@ -459,13 +461,58 @@ def test_a_killed_rebuild_leaves_an_index_or_makes_one(catalog):
             process.kill()
         assert catalog.sync()
         assert repr(dump(catalog)) == good
-    old = catalog.directory / "objects" / "ab" / ".tmp-1-x.json"
-    old.parent.mkdir(exist_ok=True)
-    old.write_bytes(b"half")
-    os.utime(old, (0, 0))
     catalog.rebuild()
-    assert not old.exists()
     assert not list(catalog.directory.glob(".catalog-*"))
+
+
+HALF = """
+import os, sys
+from pathlib import Path
+from manifests.files import atomic_path
+with atomic_path(Path(sys.argv[1])) as temporary:
+    temporary.write_bytes(b"half")
+    os.utime(temporary, (0, 0))
+    print(temporary, flush=True)
+    sys.stdin.readline()
+    temporary.write_bytes(b"whole")
+"""
+
+
+def test_a_rebuild_sweeps_what_a_killed_writer_left_and_nothing_of_a_living_one(catalog):
+    """However old the half-written file is, and wherever in the catalog it lies."""
+    places = [catalog.directory / name for name in ("objects/ab/cd.json", "decisions/x.parquet")]
+    for place in places:
+        place.parent.mkdir(exist_ok=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    writers = [subprocess.Popen([sys.executable, "-c", HALF, str(place)], **pipes) for place in places]
+    half = [Path(writer.stdout.readline().strip()) for writer in writers]
+    writers[0].kill()
+    writers[0].wait()
+    elsewhere = half[1].with_name(half[0].name.replace(".tmp-file-", ".tmp-file-elsewhere-"))
+    elsewhere.write_bytes(b"half")
+    os.utime(elsewhere, (0, 0))
+    catalog.rebuild()
+    assert [path.exists() for path in (*half, elsewhere)] == [False, True, True]
+    (note,) = [note for note in catalog.notes if "half-written" in note]
+    assert note.startswith("2 half-written files of a day and more are kept")
+    assert str(elsewhere) in note
+    writers[1].communicate("go\n")
+    assert places[1].read_bytes() == b"whole"
+    for writer in writers:
+        writer.stdin.close()
+        writer.stdout.close()
+
+
+def test_two_sweeps_at_once_do_not_meet(catalog):
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    for n in range(300):
+        name = unfinished_name(FILE).replace(f"-{os.getpid()}-", f"-{gone.pid}-")
+        (catalog.directory / "decisions" / f"{name}-{n}").write_bytes(b"half")
+    code = "import sys; from manifests.catalog import Catalog; Catalog.open(sys.argv[1])._sweep()"
+    sweeps = [subprocess.Popen([sys.executable, "-c", code, str(catalog.directory)]) for _ in range(2)]
+    assert [sweep.wait() for sweep in sweeps] == [0, 0]
+    assert not list((catalog.directory / "decisions").iterdir())
 
 
 ADMIT = """

@@ -14,6 +14,7 @@ from report_world import HOSTILE
 
 from lpt_data.report.find import manifest_of, story_of
 from lpt_data.report.parts import command, literal, sql
+from lpt_data.report.run_evaluations import MOST
 from lpt_data.report.run_story import CURVES, STRETCHES, run_story
 from lpt_data.report.write import default_name, rendered, write
 from manifests.catalog import Catalog
@@ -99,7 +100,8 @@ def test_what_cannot_be_shown_is_said(tmp_path):
         file.write('[]\n{"step": "x"}\n{"step": 2, "m1"')  # somebody else's line, and a kill in one
     story = story_of(None, str(made))
     assert len(story.curves) == CURVES
-    assert [note.split(" ", 1)[0] for note in story.notes] == ["3", "2"]
+    assert [note.split(" ", 1)[0] for note in story.notes] == ["3", "2", "evaluations:"]
+    assert not run_story(Catalog.open(tmp_path / "catalog"), str(made)).evaluations
     (made / "metrics.jsonl").unlink()
     alone = story_of(None, str(made))
     assert "is not here" in alone.notes[0]
@@ -187,3 +189,114 @@ def test_a_run_is_found_by_its_id_and_has_no_format_of_data_sets(tmp_path):
         manifest_of(catalog, "sft-1")
     with pytest.raises(UsageError, match="replace a file"):
         write(made / "metrics.jsonl", story, "html")
+
+
+def measure(name, value, low=None, high=None, domain="", n=8):
+    low, high = (value if bound is None else bound for bound in (low, high))
+    return {"name": name, "value": value, "low": low, "high": high, "n": n, "domain": domain}
+
+
+def evaluation(made_from, measures, **more):
+    model = {"name": "runs/sft", "digest": "e" * 64, "made_from": made_from} | more.pop("model", {})
+    body = {"type": "lpt.eval/1", "model": model, "split": "chats@1:test", "content_root": "c" * 64, "n": 8}
+    return body | {"measures": measures, "items": [{"record_id": "r" * 64}], "created": "2026-02-03T04:05:06Z"} | more
+
+
+MINE = {"run_id": "sft-1", "step": 4}
+LOSSES = [measure("loss", 1.25, 1.0, 1.5), measure("perplexity", 3.49, 2.72, 4.48), measure("tokens", 90.0)]
+
+
+def test_evaluations_of_the_checkpoints_of_a_run_are_on_its_page(tmp_path):
+    """Told apart by the digest of what was measured: a checkpoint or an export of this run, not what only names it."""
+    catalog, last = Catalog.open(tmp_path / "catalog"), "a" * 64
+    made = folder(tmp_path, BODY | {"checkpoint": {"path": "x", "sha256": last}})
+    of_last = {"checkpoint_sha256": last}
+    base = catalog.put(evaluation(None, LOSSES, max_length=4096, model={"name": "./base"}))
+    catalog.put(evaluation(MINE, [measure("loss", 9.0)], max_length=4096, model=of_last, dropped={"x": 2}))  # see below
+    domains = [measure("loss", 0.75, 0.5, 1.0, "de", 3), measure("loss", 1.75, 1.5, 2.0, "en", 5)]
+    mine = catalog.put(evaluation(MINE, LOSSES + domains, max_length=4096, model=of_last, dropped={"too_long": 2}))
+    catalog.put(evaluation(MINE, LOSSES, max_length=4096, model=of_last | {"digest": "f" * 64}))
+    early = MINE | {"step": 2}
+    sampled = {"temperature": 0.7, "k": 8, "max_completion_length": 64, "reward": "record", "unscorable": 1}
+    passes = [measure("accuracy", 0.25, 0.125, 0.5), measure("pass@8", 0.625, 0.375, 0.875)]
+    early_model = {"checkpoint_sha256": "b" * 64, "digest": "1" * 64}
+    catalog.put(evaluation(early, passes, split="sums@1:test", model=early_model, truncated_share=0.5, **sampled))
+    catalog.put({"type": "lpt.export/1", "run_id": "sft-1", "digest": "2" * 64})
+    catalog.put(evaluation(MINE, passes[:1], split="sums@1:test", model={"digest": "2" * 64}))
+    catalog.put(evaluation(MINE, passes, model={"digest": "3" * 64}))  # an adapter of somebody else's over it
+    catalog.put(evaluation({"run_id": "sft-2", "step": 4}, passes, model={"checkpoint_sha256": "4" * 64}))
+    paired = {"name": "loss", "before": 1.5, "after": 1.25, "difference": -0.25, "low": -0.375, "high": -0.125, "n": 8}
+    paired |= {"gained": 7, "lost": 1, "p_value": None}
+    kl = [measure("kl", 0.0625, 0.03125, 0.125)]
+    catalog.put({"type": "lpt.comparison/1", "before": base, "after": mine, "paired": [paired], "measures": kl})
+    catalog.put({"type": "lpt.comparison/1", "before": base, "after": base, "paired": [paired], "measures": []})
+
+    story = run_story(catalog, str(made))
+    assert [(one.split, one.weights, one.how) for one in story.evaluations] == [
+        ("sums@1:test", "export of step 4", "8 items"),
+        (
+            "sums@1:test",
+            "step 2",
+            "8 items, temperature 0.7, 8 samples each, at most 64 tokens of a completion, scored by record, "
+            "50 % of the completions cut, 1 that could not be scored",
+        ),
+        ("chats@1:test", "step 4, the last", "8 items, at most 4,096 tokens of a row"),
+        ("chats@1:test", "step 4, the last", "8 items, at most 4,096 tokens of a row, 2 rows left out"),
+    ]
+    assert list(story.notes) == ["evaluations that name the run, but no digest of what it wrote: 1"]
+    (one,) = story.comparisons
+    assert (one.split, one.before, one.after) == ("chats@1:test", "./base", "step 4, the last")
+    page = rendered(story, "html").decode()
+    table = re.search(r"Measures on chats@1:test.*?</table>", page[page.index("2 rows left out") :], re.S).group(0)
+    cells = [re.findall(r"<t[hd][^>]*data-label[^>]*>(.*?)</t[hd]>", row) for row in table.split("<tr>")[2:]]
+    assert cells == [
+        ["loss", "all", "1.25", "1 to 1.5", "8"], ["perplexity", "all", "3.49", "2.72 to 4.48", "8"],
+        ["tokens", "all", "90", "", "8"], ["loss", "de", "0.75", "0.5 to 1", "3"],
+        ["loss", "en", "1.75", "1.5 to 2", "5"],
+    ]  # fmt: skip
+    against = page[page.index("step 4, the last against ./base") :]
+    assert "-0.375 to -0.125" in against
+    assert "0.03125 to 0.125" in against
+    assert "from v_measure where run_id = 'sft-1'" in page
+    lines = rendered(story, "md").decode()
+    assert "| pass@8 | all | 0.625 | 0.375 to 0.875 | 8 |" in lines
+    assert "| loss | 1.5 | 1.25 | -0.25 | -0.375 to -0.125 | 7 | 1 | – | 8 |" in lines
+    assert json.loads(rendered(story, "json"))["evaluations"][0]["measures"] == passes[:1]
+
+
+def test_hostile_evaluations_are_text_and_damaged_ones_are_named(tmp_path):
+    catalog = Catalog.open(tmp_path / "catalog")
+    bad = [measure(HOSTILE, 1.0, domain=HOSTILE)]
+    mine = catalog.put(
+        evaluation(MINE, bad, split=HOSTILE, reward=HOSTILE, created=HOSTILE, model={"checkpoint_sha256": HOSTILE})
+    )
+    other = catalog.put(evaluation(None, bad, model={"name": HOSTILE}))
+    paired = [{"name": HOSTILE, "before": 1, "after": 2, "p_value": 0.5}]
+    both = {"type": "lpt.comparison/1", "before": other, "after": mine, "paired": paired, "measures": bad}
+    catalog.put(both)
+    for wrong in (
+        {"model": {"name": "m", "digest": 7}},
+        {"measures": [{"name": 1}]},
+        {"n": "8"},
+        {"dropped": {"x": "y"}},
+    ):
+        catalog.put(evaluation(MINE, []) | wrong)
+    catalog.put(both | {"paired": [{"name": "x", "n": 1.5}]})
+    story = run_story(catalog, str(folder(tmp_path)))
+    assert len(story.evaluations) == len(story.comparisons) == 1
+    assert sum("the record is damaged (" in note for note in story.notes) == 5
+    page, lines = rendered(story, "html").decode(), rendered(story, "md").decode()
+    assert page.count("weights against") + page.count("step 4 against") == 1
+    for mark in ("<script>window", "<img", "<iframe", "<svg onload", "\x1b"):
+        assert mark not in page
+    assert "<" not in re.sub(r"\\.|`[^`]*`", "", lines)
+    assert "\x00" not in lines
+
+
+def test_many_evaluations_are_counted(tmp_path):
+    catalog = Catalog.open(tmp_path / "catalog")
+    for n in range(MOST + 3):
+        catalog.put(evaluation(MINE, LOSSES, split=f"chats@{n + 1}:test", model={"checkpoint_sha256": "b" * 64}))
+    story = run_story(catalog, str(folder(tmp_path)))
+    assert [one.split for one in story.evaluations][:2] == [f"chats@{MOST + 3}:test", f"chats@{MOST + 2}:test"]
+    assert (len(story.evaluations), story.notes[-1]) == (MOST, "earlier evaluations: 3; lpt sql shows them")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,20 @@ import torch
 from live_bytes import LiveBytes, saved_bytes
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from lpt_train import varlen
 from lpt_train.adapters import attach, load_for_training, parameter_report, trainable
-from lpt_train.config import Lora, Optim
+from lpt_train.config import Lora, Optim, from_mapping
 from lpt_train.flat import flatten
 from lpt_train.losses.sft import sft_loss
 from lpt_train.micro_batch import MicroBatch
 from lpt_train.models import placement
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row
-from lpt_train.plan.memory import NF4_BITS, Workload, largest, predict, weight_bytes
+from lpt_train.plan.memory import NF4_BITS, Workload, largest, layer_bytes, predict, weight_bytes
 from lpt_train.plan.shape import read_shape, shape_of
+from lpt_train.plan.workloads import config_type, workload_of
 from lpt_train.recompute import checkpoint_layers
+from lpt_train.steps import most, scores
 from lpt_train.tiny import make_tiny
 
 LENGTH, ROWS = 64, 4
@@ -42,12 +46,15 @@ SMOL = {
 class Case:
     """A small model with a micro-batch, an optimizer that has made a step, and the prediction for them."""
 
-    def __init__(self, kind="llama", dtype="float32", scope="lora", optim="adamw_torch", every=0, parts=1, **sizes):
+    def __init__(
+        self, kind="llama", dtype="float32", scope="lora", optim="adamw_torch", every=0, parts=1, grouped=False,
+        lora=None, **sizes,
+    ):  # fmt: skip
         torch.manual_seed(0)
         config = AutoConfig.for_model(kind, **{**SIZES, **sizes})
         place = placement("cpu", dtype)
         model = AutoModelForCausalLM.from_config(config).to(torch.float32 if scope == "full" else place.dtype)
-        self.model = (attach(model, Lora(lora_r=8)) if scope == "lora" else model).train()
+        self.model = (attach(model, Lora(lora_r=8, **(lora or {}))) if scope == "lora" else model).train()
         self.run = MicroBatch(
             self.model, place, lambda logp, batch, _: (sft_loss(logp, batch.weights_N, torch.tensor(1.0)), {}),
             execution="eager", longest=LENGTH, most_tokens=LENGTH * ROWS, most_rows=ROWS, pad_id=0, chunk=64,
@@ -60,7 +67,8 @@ class Case:
         self.shape = shape_of(config.to_dict())
         self.work = Workload(
             tokens=LENGTH * ROWS, scope=scope, width=place.dtype.itemsize, rank=8, chunk=64, compiled=False,
-            kept_gradients=parts > 1, copies_attended=True, optim=optim, checkpoint_every=every,
+            kept_gradients=parts > 1, copies_attended=not grouped, scored=LENGTH if grouped else 0, optim=optim,
+            checkpoint_every=every, targets=(lora or {}).get("lora_target_modules", "all-linear"),
         )  # fmt: skip
         self.predicted = predict(self.shape, self.work)
 
@@ -124,6 +132,83 @@ def test_the_peak_of_a_step_is_predicted(options, within):
             live.see(tensor)
         case.step()
     assert case.predicted.peak == pytest.approx(live.peak, rel=within)
+
+
+def test_scores_by_hand():
+    """h 64, four heads of 16, keys of 32, f 160; an adapter of rank 8 on all; rows of 128 tokens in float32."""
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4}
+    shape = shape_of({"model_type": "llama", "num_key_value_heads": 2, "vocab_size": 10, **sizes})
+    work = Workload(tokens=256, width=4, rank=8, compiled=False, scored=128)
+    # Inputs 64 + 64 + 160, q 64, what comes out 64, k and v 64, three of 160; norms 8 h; 8, and 7 ranks.
+    kept = 4 * (288 + 64 + 64 + 64 + 480) + 512 + 8 + 4 * 8 * 7
+    assert layer_bytes(shape, work) == kept == 4584
+    assert layer_bytes(shape, replace(work, scored=0, copies_attended=True)) == kept + 4 * 64 + 4 * 4
+    assert (
+        layer_bytes(shape, replace(work, targets="mlp")) == kept - 4 * (64 + 64) - 4 * 8 * 4
+    )  # inputs of q, k, v; out
+    # 12 bytes of 4 heads and 128 tokens, copies 3 a and a gradient; what the layer kept behind its attention is gone.
+    of_scores = 12 * 4 * 128 + 4 * (3 * 64 + 64) - (kept - (4 * (64 + 64 + 64) + 256))
+    assert of_scores == 3608 > 3 * 4 * (160 + 64)
+    assert predict(shape, work).moving["gradients of a layer"] == 256 * 3608
+    assert predict(shape, replace(work, scored=16)).moving.get("gradients of a layer", 0) <= 256 * 3 * 4 * (160 + 64)
+    assert predict(shape, replace(work, tokens=512)).moving["gradients of a layer"] == 512 * 3608
+
+
+def test_scores_are_of_float32_on_cuda_and_rows_end_to_end():
+    def work(algorithm="sft", dtype="float32", **more):
+        config = from_mapping(config_type(algorithm), {"model": "tiny", "dtype": dtype})
+        return workload_of(algorithm, config, **more)
+
+    assert (work(length=300).scored, work(length=300).copies_attended) == (300, False)
+    assert work().scored == 1024
+    assert work("dpo", length=300).scored == 300
+    assert (work(dtype="bfloat16").scored, work(dtype="bfloat16").copies_attended) == (0, False)
+    assert (work(on_cuda=False).scored, work(on_cuda=False).copies_attended) == (0, True)
+    assert work("grpo").scored == 0
+
+
+def test_the_most_scores_of_a_batch_are_those_of_the_units_with_most():
+    rows = [Row(n, np.zeros(length, np.int32), np.ones(length, np.uint8)) for n, length in enumerate((7, 2, 5, 3))]
+    units = [rows[:1], rows[1:3], rows[3:]]
+    assert [scores(unit) for unit in units] == [49, 4 + 25, 9]
+    assert most(map(scores, units), 2) == 49 + 29
+    assert most(map(scores, units), 9) == 87
+
+
+@pytest.fixture
+def grouped(monkeypatch):
+    """Attention on the CPU as it is in float32 on CUDA: by groups of rows, with plain products."""
+
+    def attended(query, key, value, ends, scaling, window):
+        return varlen._by_groups(query, key, value, varlen.groups(ends, query.device), scaling, window)
+
+    monkeypatch.setattr(varlen, "_each_row", attended)
+
+
+ATTENTION = {"vocab_size": 300, "num_attention_heads": 24, "head_dim": 8, "num_key_value_heads": 6}  # many scores
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"scope": "full"}, {"kind": "qwen3"}, {"lora": {"lora_target_modules": "mlp"}},
+     {"lora": {"lora_target_modules": "q_proj+o_proj"}}],
+)  # fmt: skip
+def test_what_attention_by_groups_keeps_is_predicted(grouped, options):
+    case = Case(grouped=True, **ATTENTION, **options)
+    batch = flatten(case.rows, 0, case.run._plain)
+    saved = saved_bytes(lambda: case.run._hidden(batch), case.model.parameters())
+    assert case.predicted.moving["activations"] == pytest.approx(saved, rel=0.05)
+
+
+@pytest.mark.parametrize("options", [{}, {"scope": "full"}, {"every": 1}, {"num_hidden_layers": 1}])
+def test_the_peak_of_scores_that_are_made_again_is_predicted(grouped, options):
+    case = Case(grouped=True, **{**ATTENTION, **options})
+    with LiveBytes() as live:
+        for tensor in [*case.model.parameters(), *case.states()]:
+            live.see(tensor)
+        case.step()
+    assert "gradients of a layer" in case.predicted.moving
+    assert case.predicted.peak == pytest.approx(live.peak, rel=0.08)
 
 
 @pytest.mark.parametrize(("file", "config"), [("train-sft-135m-h200", SMOL), ("train-sft-05b-h200", QWEN)])

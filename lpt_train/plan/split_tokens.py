@@ -1,0 +1,77 @@
+"""The tokens of one epoch over an admitted split: as its admission counted them, else counted here.
+
+An admission that was given a tokenizer has counted the rows of its conversations and of `kto`, cut at its max_length.
+Documents are not rendered there, and of a pair only the longer side counts; those are rendered as training does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from lpt_train.admitted import AdmittedSplit, check_tokenizer
+from manifests.errors import UsageError
+
+if TYPE_CHECKING:
+    from lpt_train.render import Renderer
+
+
+@dataclass(frozen=True)
+class SplitTokens:
+    """Tokens of one epoch, in so many rows (a pair is two), by a tokenizer of that name."""
+
+    ref: str
+    tokens: int
+    rows: int
+    tokenizer: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def context(self) -> int:
+        """Tokens of a row in the mean, rounded up."""
+        return -(-self.tokens // self.rows) or 1
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def split_tokens(split: AdmittedSplit, renderer: Callable[[], Renderer]) -> SplitTokens:
+    """The tokens of a split; `renderer` is asked for only where they have to be counted.
+
+    Raises `UsageError` for prompts, whose run trains on what it samples, `RefusedError` where no row can be rendered or
+    the tokenizer is not the one of the admission.
+    """
+    if split.kind == "rlvr":
+        raise UsageError(
+            "tokens of a run on prompts are those that it samples", seen=f"{split.ref} is of the contract rlvr",
+            next="lpt plan rollouts, or --tokens",
+        )  # fmt: skip
+    told = split.tokenized
+    if told and told["rows"] and split.tokenizer and split.kind in ("sft", "kto"):
+        cut = told["truncated_rows"]
+        notes = (f"{cut:,} rows are longer than {split.max_length:,} tokens and count as cut",) if cut else ()
+        return SplitTokens(split.ref, told["tokens"], told["rows"], str(split.tokenizer.get("name")), notes)
+    return _counted(split, renderer())
+
+
+def _counted(split: AdmittedSplit, renderer: Renderer) -> SplitTokens:
+    from lpt_train.packing import render_rows
+    from lpt_train.render_pairs import render_completions, render_pairs
+    from lpt_train.steps import dropped_notes
+
+    check_tokenizer(split, renderer.fingerprint, renderer.name)
+    longest: dict[str, Any] = {"max_length": split.max_length or sys.maxsize, "truncation": "keep_start"}
+    if split.kind == "preference":
+        pairs = render_pairs(split.rows(), renderer, **longest)
+        rows, dropped = [row for pair in pairs.pairs for row in (pair.chosen, pair.rejected)], pairs.dropped
+    elif split.kind == "kto":
+        marked = render_completions(split.rows(), renderer, **longest)
+        rows, dropped = [completion.row for completion in marked.completions], marked.dropped
+    else:
+        rendered = render_rows(split.rows(), renderer, **longest)
+        rows, dropped = rendered.rows, rendered.dropped
+    tokens = sum(len(row.ids) for row in rows)
+    return SplitTokens(split.ref, tokens, len(rows), renderer.name, tuple(dropped_notes(dropped, len(rows))))
