@@ -1,7 +1,7 @@
 """KTO: single completions marked good or bad, against an estimate of the distance to the reference. The whole loop.
 
 The reference is the model as the run starts from it; its log-probs, of the completions and of the mismatched rows that
-the estimate is taken from, are computed once before the first update.
+the estimate is taken from, are computed once before the first update and kept for other runs (`reference`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lpt_train.observers import Observer
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row, epoch_order
 from lpt_train.proof import Proof
-from lpt_train.reference import reference_logprobs
+from lpt_train.reference import kept_reference
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, RenderedCompletions, mismatched, render_completions
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
@@ -90,11 +90,15 @@ def train(
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)
     of_own, of_others = (
-        reference_logprobs(run_micro_batch, [(row,) for row in rows], needed, size, run_micro_batch.row_logprobs)[:, 0]
-        for rows in ([c.row for c in completions], others)
+        kept_reference(
+            run, name, run_micro_batch, [(row,) for row in rows], needed, size, run_micro_batch.row_logprobs
+        )[:, 0]
+        for name, rows in (("train", [c.row for c in completions]), ("train, mismatched", others))
     )
     measure = (
-        partial(evaluate, run_micro_batch, _measured(run_micro_batch, held_out, config), config) if held_out else None
+        partial(evaluate, run_micro_batch, _measured(run, run_micro_batch, held_out, config), config)
+        if held_out
+        else None
     )
 
     def gradients(taken: Sequence[int]) -> dict[str, float]:
@@ -215,13 +219,15 @@ def _extras(
     return {"weight_S": weight_S, "desirable_S": good_S, "reference_S": reference_S, "point": point}
 
 
-def _measured(run_micro_batch: MicroBatch, held_out: RenderedCompletions, config: KTOConfig) -> Measured:
+def _measured(run: Run, run_micro_batch: MicroBatch, held_out: RenderedCompletions, config: KTOConfig) -> Measured:
     completions, size = held_out.completions, config.per_device_eval_batch_size
     others = mismatched(completions, epoch_order(len(completions), config.run.seed, 0), config.max_length)
     every = range(len(completions))
     own, apart = (
-        reference_logprobs(run_micro_batch, [(row,) for row in rows], every, size, run_micro_batch.plain_logprobs)[:, 0]
-        for rows in ([c.row for c in completions], others)
+        kept_reference(
+            run, name, run_micro_batch, [(row,) for row in rows], every, size, run_micro_batch.plain_logprobs
+        )[:, 0]
+        for name, rows in (("eval", [c.row for c in completions]), ("eval, mismatched", others))
     )
     return Measured(completions, others, own, apart)
 

@@ -1,7 +1,7 @@
 """Training on preference pairs (DPO and its variants, SimPO, CPO, ORPO): the whole loop, top to bottom.
 
 Both sides of a pair run in one forward pass. The reference policy is the model as the run starts from it; its log-probs
-are computed once, before the first update, and kept in the run's folder.
+are computed once, before the first update, and kept for other runs of the same model and pairs (`reference`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row
 from lpt_train.proof import Proof
 from lpt_train.ranks import Ranks, join
-from lpt_train.reference import kept_reference, reference_logprobs
+from lpt_train.reference import kept_reference
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
@@ -77,10 +77,10 @@ def train(
     memory = fit(run_micro_batch, config, out if resume else None)
     optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
 
-    order, digest = shuffled(range(len(pairs)), config, ranks.world), model_digest(source)
+    order = shuffled(range(len(pairs)), config, ranks.world)
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
-        out, algorithm, config, split, {"name": source, "digest": digest}, seed=options.seed,
+        out, algorithm, config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
         tokenized_id=identity, eval_split=eval_split, catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
@@ -90,12 +90,11 @@ def train(
     )
     needed, logps, held_logps = visited(order.total_units, len(pairs), size, options.seed), None, None
     if LOSSES[config.loss_type].reference:
-        logps = kept_reference(run_micro_batch, _items(pairs), needed, size, f"{digest} {identity}", run)
+        of = partial(kept_reference, run)
+        logps = of("train", run_micro_batch, _items(pairs), needed, size, run_micro_batch.row_logprobs)
         if held_out is not None:
             held, eval_size = _items(held_out.pairs), config.per_device_eval_batch_size
-            held_logps = reference_logprobs(
-                run_micro_batch, held, range(len(held)), eval_size, run_micro_batch.plain_logprobs
-            )
+            held_logps = of("eval", run_micro_batch, held, range(len(held)), eval_size, run_micro_batch.plain_logprobs)
     measure = partial(evaluate, run_micro_batch, held_out.pairs, held_logps, config) if held_out else None
     run.notes += run_micro_batch.notes
 
