@@ -30,6 +30,7 @@ from lpt_train.observers import Observer
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row, epoch_order
 from lpt_train.proof import Proof
+from lpt_train.ranks import Number
 from lpt_train.reference import kept_reference
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, RenderedCompletions, mismatched, render_completions
@@ -101,16 +102,16 @@ def train(
         else None
     )
 
-    def gradients(taken: Sequence[int]) -> dict[str, float]:
-        """Forward and backward of the completions of a step, against one estimate for all, however it is cut."""
+    def gradients(taken: Sequence[int]) -> dict[str, Number]:
+        """Forward and backward of the completions of a step, against one estimate for all, however it is cut; the
+        host waits for that estimate."""
         apart = [run_micro_batch.row_logprobs([others[i] for i in part]) for part in batched(taken, size)]
         ratio = torch.cat(apart).float().cpu() - torch.from_numpy(of_others[taken])
         point, parts = kl_estimate(ratio), []
         for part in batched(taken, size):
             extras = _extras([completions[i] for i in part], of_own[part], size, 1 / len(taken), point)
             parts.append(run_micro_batch([completions[i].row for i in part], extras))
-        sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
-        return _class_means(sums) | {"kl": float(point)}
+        return {name: torch.stack([part[name] for part in parts]).sum() for name in parts[0]} | {"kl": point}
 
     def record_ids(taken: Sequence[int]) -> list[str]:
         return [split.record_ids[completions[i].row.index] for i in taken]
@@ -128,8 +129,7 @@ def train(
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
             taken = order.lines(step)
-            metrics = gradients(taken)
-            metrics |= updates.apply(step, metrics["loss"])
+            metrics = _class_means(updates.apply(step, gradients(taken)))
 
             rows, apart = [completions[i].row for i in taken], [others[i] for i in taken]
             metrics |= {
@@ -196,9 +196,13 @@ def _objective(config: KTOConfig) -> Any:
     return objective
 
 
+_OF_CLASSES = ("good", "bad", "good_reward", "bad_reward")
+
+
 def _class_means(sums: dict[str, float]) -> dict[str, float]:
-    """Sums over a step as means over the completions of each class; a class that a step has none of is left out."""
-    found = {"loss": sums["loss"]}
+    """Sums over a step as means over the completions of each class; a class that a step has none of is left out, and
+    what is no sum over a class stays."""
+    found = {name: value for name, value in sums.items() if name not in _OF_CLASSES}
     if sums["good"]:
         found["rewards/chosen"] = sums["good_reward"] / sums["good"]
     if sums["bad"]:

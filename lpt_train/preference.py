@@ -29,7 +29,7 @@ from lpt_train.observers import Observer
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row
 from lpt_train.proof import Proof
-from lpt_train.ranks import Ranks, join
+from lpt_train.ranks import Number, Ranks, fetched, join
 from lpt_train.reference import kept_reference
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
@@ -98,7 +98,7 @@ def train(
     measure = partial(evaluate, run_micro_batch, held_out.pairs, held_logps, config) if held_out else None
     run.notes += run_micro_batch.notes
 
-    def gradients(taken: Sequence[int]) -> dict[str, float]:
+    def gradients(taken: Sequence[int]) -> dict[str, Number]:
         """Forward and backward of the pairs of a step: each part is weighted by its share, so that sums are means."""
         chosen_tokens, parts = sum(pairs[i].chosen.supervised for i in taken), []
         for part in ranks.deal(batched(taken, size), []):
@@ -122,8 +122,7 @@ def train(
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
             taken = order.lines(step)
-            metrics = gradients(taken)
-            metrics |= updates.apply(step, metrics["loss"])
+            metrics = updates.apply(step, gradients(taken))
 
             metrics |= {"epoch": order.epoch(step + 1), "tokens": (tokens := sum(pairs[i].tokens for i in taken))}
             operations = work.training(_rows([pairs[i] for i in taken]))
@@ -149,11 +148,11 @@ def evaluate(
         loss, report = objective(logp_N, batch, extras)
         sums.append({"loss": loss, **report})
     model.train(was_training)
-    return {f"eval_{name}": value for name, value in run_micro_batch.ranks.sums(_sums(sums)).items()}
+    return {f"eval_{name}": value for name, value in fetched(run_micro_batch.ranks.sums(_sums(sums))).items()}
 
 
-def _sums(parts: Sequence[dict[str, torch.Tensor]]) -> dict[str, float]:
-    return {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
+def _sums(parts: Sequence[dict[str, torch.Tensor]]) -> dict[str, Number]:
+    return {name: torch.stack([part[name] for part in parts]).sum() for name in parts[0]}
 
 
 def _objective(config: PreferenceConfig) -> Any:

@@ -17,6 +17,7 @@ from lpt_train.config import from_mapping
 from lpt_train.config_kto import KTOConfig
 from lpt_train.config_preference import PreferenceConfig
 from lpt_train.kto import train as train_kto
+from lpt_train.packing import Row, epoch_order
 from lpt_train.preference import train as train_preference
 from lpt_train.reference import values_sha256
 from lpt_train.tiny import make_tiny
@@ -83,7 +84,7 @@ def test_other_weights_rows_precisions_adapters_and_seeds_have_their_own(tiny, p
     run(tiny, pairs, tmp_path / "first", max_steps=1)
     assert len(list(references.iterdir())) == 1
     rows = preferences(12)
-    rows[3]["rejected"] = chat("", "something else")[1:]
+    rows[int(epoch_order(12, 42, 0)[0])]["rejected"] = chat("", "something else")[1:]  # the first row that is read
     changed = load_unadmitted(write_jsonl(tmp_path / "changed.jsonl", rows), "preference")
     twin = make_tiny(tmp_path / "twin", hidden=32, layers=2, heads=2, seed=1)
     others = {
@@ -104,8 +105,8 @@ def test_other_weights_rows_precisions_adapters_and_seeds_have_their_own(tiny, p
 def test_masks_belong_to_the_rows(tiny, pairs, tmp_path):
     """The same ids with another target are another sum."""
     rows = [np.arange(4, dtype=np.int32), np.ones(4, np.uint8)]
-    one = [(reference.Row(0, *rows),)]
-    other = [(reference.Row(0, rows[0], np.array([1, 1, 1, 0], np.uint8)),)]
+    one = [(Row(0, *rows),)]
+    other = [(Row(0, rows[0], np.array([1, 1, 1, 0], np.uint8)),)]
     assert reference._rows_sha256(one, [0]) != reference._rows_sha256(other, [0])
     assert reference._rows_sha256([*one, *other], [0, 1]) != reference._rows_sha256([*one, *other], [1, 0])
 
