@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import threading
 
@@ -139,30 +140,49 @@ def test_a_damaged_file_is_computed_again_said_and_put_right(tiny, pairs, tmp_pa
         assert numbers(tmp_path / f"run{number}") == numbers(tmp_path / "first"), damage
 
 
-def test_two_at_once_write_whole_files_and_a_reader_never_meets_half_of_one(tiny, pairs, tmp_path, references):
-    class Kept:
-        def __init__(self):
-            self.catalog, self.out, self.notes = Catalog.open(tmp_path / ".lpt"), tmp_path / "run", []
+class Kept:
+    """What keeping asks of a run."""
 
-    logps = np.random.default_rng(0).normal(-50, 10, (20_000, 2)).astype(np.float32)
-    digest, read, done = values_sha256(logps), Kept(), threading.Event()
+    def __init__(self, folder):
+        self.catalog, self.out, self.notes = Catalog.open(folder / ".lpt"), folder / "run", []
+
+
+LOGPS = np.random.default_rng(0).normal(-50, 10, (20_000, 2)).astype(np.float32)
+
+
+def test_two_at_once_write_whole_files_and_a_reader_never_meets_half_of_one(tmp_path, references):
+    digest, read = values_sha256(LOGPS), Kept(tmp_path)
 
     def write() -> None:
         for _ in range(5):
-            assert reference._keep(Kept(), "k", logps, digest) == "computed and kept"
+            assert reference._keep(Kept(tmp_path), "k", LOGPS, digest) == "computed and kept"
 
     writers = [threading.Thread(target=write) for _ in range(2)]
     for writer in writers:
         writer.start()
     found = 0
     while any(writer.is_alive() for writer in writers):
-        taken = reference._taken(read, "k", logps.shape)
+        taken = reference._taken(read, "k", LOGPS.shape)
         found += taken is not None
-        assert taken is None or np.array_equal(taken, logps)
-    done.set()
+        assert taken is None or np.array_equal(taken, LOGPS)
     assert read.notes == []
     assert found
     assert [path.name for path in references.iterdir()] == ["k.json"]
+
+
+def test_a_write_that_ends_half_way_leaves_what_was_there(tmp_path, references):
+    run = Kept(tmp_path)
+    assert reference._keep(run, "k", LOGPS, values_sha256(LOGPS)) == "computed and kept"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        for key in ("k", "new"):
+            assert "neither" in reference._keep(run, key, LOGPS, values_sha256(LOGPS))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in references.iterdir()] == ["k.json"]
+    assert np.array_equal(reference._taken(run, "k", LOGPS.shape), LOGPS)
+    assert run.notes == []
 
 
 def test_what_was_used_longest_ago_goes_first(tiny, pairs, tmp_path, references, monkeypatch):
