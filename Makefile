@@ -34,8 +34,10 @@ $(VENV)/.bench: $(VENV)/.dev
 demo: $(VENV)/.train  ## Install, then the whole journey on data and a model made on the spot (CPU, minutes)
 	$(BIN)/lpt demo --dir demo
 
+# Two workers share two cores; the files come in an order of their own (tests/conftest.py).
+test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev  ## Install, then every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -q
 
 lint: $(VENV)/.dev  ## Format check, linter, types, and the arrow between the packages
 	$(BIN)/ruff format --check .

@@ -152,6 +152,7 @@ def load_model(
     `merge` the adapter stays beside it, as it was trained, and all of it in float32.
     Raises `BadInputError` for pickled, remote-code or non-finite weights, and where tensors are missing or too many.
     """
+    refuse_mistyped(model)
     if has_reward_head(model):
         raise BadInputError(
             "this is a reward model: it gives a number and no text", seen=model,
@@ -285,6 +286,12 @@ def source_of(model: str) -> tuple[str, dict[str, Any]]:
     if path.is_file():
         raise BadInputError("a model is a folder, a hub name or a .gguf file", seen=model, next="give its folder")
     return model, {}
+
+
+def refuse_mistyped(model: str) -> None:
+    """Raise `BadInputError` for what can only be a path and holds no model, before the hub is asked for it."""
+    if adapter_base(model) is None:
+        source_of(model)
 
 
 def _declared_generic(folder: Path) -> PreTrainedTokenizerFast | None:

@@ -14,7 +14,15 @@ from lpt_train.adapter_files import WEIGHTS
 from lpt_train.adapter_folder import adapter_base, quantisation_of
 from lpt_train.adapters import load_for_training
 from lpt_train.config_lora import Lora
-from lpt_train.models import Placement, check_base, in_three_parts, load_model, refuse_pickles, source_of
+from lpt_train.models import (
+    Placement,
+    check_base,
+    in_three_parts,
+    load_model,
+    refuse_mistyped,
+    refuse_pickles,
+    source_of,
+)
 from lpt_train.quantised import rounded_to_4bit
 from lpt_train.reward_head import TASK, has_reward_head, with_reward_head
 from lpt_train.whole_weights import no_head, read_adapter_over, read_whole
@@ -37,6 +45,7 @@ def load_reward_model(
     With a `seed` a language model is taken as well, under a head drawn by it. `dtype` is as `load_model` takes it.
     Raises `BadInputError` as that does, and for a folder whose head is missing or gives more than one number.
     """
+    refuse_mistyped(model)
     if not has_reward_head(model):
         if seed is None:
             raise BadInputError(

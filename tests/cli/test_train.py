@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 
 import pytest
-from command_line import LPT, invoke, refused, unchanged
+from command_line import invoke, refused, unchanged
 
 from cli.train import exit_code
 from manifests.catalog import Catalog
@@ -21,19 +20,20 @@ def lines(path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_run_that_was_stopped_does_not_exit_0_and_says_how_to_go_on(place, model, tmp_path, number, code):
+def test_a_run_that_was_stopped_does_not_exit_0_and_says_how_to_go_on(place, model, warm, tmp_path, number, code):
     run = ["train", "sft", "--admitted", "chats:train", "--model", model, "--out", tmp_path / "run", *SMALL]
-    command = [LPT, *map(str, run), "--set", "lr_scheduler_type=constant", "--set", "max_steps=100000", "--json"]
-    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [*run, "--set", "lr_scheduler_type=constant", "--set", "max_steps=100000", "--json"]
+    with warm.start(*command, cwd=place) as process:
         until = time.monotonic() + 60
         while len(lines(tmp_path / "run/metrics.jsonl")) < 2 and time.monotonic() < until:
             time.sleep(0.05)
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == code, stderr
-    body = json.loads(stdout)
+        ran = process.wait()
+    assert ran.returncode == code, ran.stderr
+    body, stderr = json.loads(ran.stdout), ran.stderr
     assert (body["status"], body["stopped_by"]) == ("stopped", signal.Signals(number).name)
-    assert f"stopped after step {body['steps']:,}; lpt train sft --resume {tmp_path}/run" in stderr
+    assert f"stopped after step {body['steps']:,}\nnext: lpt train sft --resume {tmp_path}/run\n" in stderr
+    assert "interrupted" not in stderr
     more = f"max_steps={body['steps'] + 1}"
     ended = invoke("train", "sft", "--resume", tmp_path / "run", "--set", more, "--json", cwd=place)
     assert (ended.code, ended.json["status"], ended.json["stopped_by"]) == (0, "done", None)

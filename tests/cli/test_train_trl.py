@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
-from command_line import LPT, invoke, jsonl, refused, unchanged
+from command_line import invoke, jsonl, refused, unchanged
 
 SMALL = ("--set", "lora_r=2", "--set", "per_device_train_batch_size=2", "--set", "max_steps=1", "--engine", "trl")
 
@@ -50,19 +48,21 @@ def test_a_run_through_trl_is_recorded_and_evaluated_like_ours(pairs, model, tmp
         assert measured.code == 0, measured.stderr
 
 
-def test_a_run_through_trl_that_is_stopped_says_that_it_is_not_resumed(place, model, tmp_path):
+def test_a_run_through_trl_that_is_stopped_says_that_it_is_not_resumed(place, model, warm, tmp_path):
     run = ["train", "sft", "--admitted", "chats:train", "--model", model, "--out", tmp_path / "run", *SMALL]
-    command = [LPT, *map(str, run), "--set", "lr_scheduler_type=constant", "--set", "max_steps=100000", "--json"]
-    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [*run, "--set", "lr_scheduler_type=constant", "--set", "max_steps=100000", "--json"]
+    with warm.start(*command, cwd=place) as process:
         until, metrics = time.monotonic() + 90, tmp_path / "run/metrics.jsonl"
         while not (metrics.exists() and metrics.read_text().count("\n") > 1) and time.monotonic() < until:
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 143, stderr
-    body = json.loads(stdout)
+        ran = process.wait()
+    assert ran.returncode == 143, ran.stderr
+    body = json.loads(ran.stdout)
     assert (body["status"], body["stopped_by"]) == ("stopped", "SIGTERM")
-    assert f"stopped after step {body['steps']:,}; start a new run with --model {tmp_path}/run" in stderr
+    assert (
+        f"stopped after step {body['steps']:,}\nnext: lpt train sft --engine trl --model {tmp_path}/run" in ran.stderr
+    )
     with unchanged(tmp_path):
         again = invoke("train", "sft", "--resume", tmp_path / "run", cwd=place)
         refused(again, 2, "a run of --engine trl is not resumed", "--engine lean")
@@ -83,17 +83,16 @@ class Hidden:
         if name == "trl":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Hidden())
+assert "trl" not in sys.modules
 import lpt_train.kto, lpt_train.preference, lpt_train.sft
 from cli.main import run
-sys.argv = ["lpt", *sys.argv[1:]]
 run()
 """
 
 
-def test_without_trl_our_loops_load_and_the_extra_is_named(place, model, tmp_path):
-    run = ["train", "sft", "--admitted", "chats:train", "--model", str(model), "--out", str(tmp_path / "run"), *SMALL]
-    command = [sys.executable, "-c", WITHOUT_TRL, *run]
-    ran = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120)
+def test_without_trl_our_loops_load_and_the_extra_is_named(place, model, warm, tmp_path):
+    run = ["train", "sft", "--admitted", "chats:train", "--model", model, "--out", tmp_path / "run", *SMALL]
+    ran = warm.run(*run, cwd=place, code=WITHOUT_TRL)
     assert ran.returncode == 2, ran.stderr
     assert "pip install 'lpt[trl]'" in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import time
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from lpt_train.models import (
     resolve,
 )
 from lpt_train.plan.shape import read_shape
+from lpt_train.reward_model import load_reward_model
 from lpt_train.tiny import PAD, START, STOP, byte_tokenizer, make_tiny
 from manifests.errors import BadInputError, RefusedError, UsageError
 
@@ -162,17 +164,28 @@ def test_a_folder_without_its_tokenizer_is_refused_and_none_is_made_up(tiny, tmp
         load_tokenizer(str(folder))
 
 
+@pytest.fixture
+def no_hub(monkeypatch):
+    """Whoever looks for a host fails the test."""
+
+    def looked(host, *_, **__):
+        raise AssertionError(f"{host} is asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked)
+
+
+@pytest.mark.parametrize("load", [load_model, load_tokenizer, load_reward_model])
 @pytest.mark.parametrize("model", ["/no/such/folder", "./none", "a/b/c", "missing.gguf"])
-def test_a_model_that_is_not_there_is_bad_input(model):
+def test_a_model_that_is_not_there_is_bad_input(model, load, no_hub):
     with pytest.raises(BadInputError) as error:
-        load_model(model)
+        load(model)
     assert error.value.next
 
 
-def test_a_mistyped_folder_beside_others_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+def test_a_mistyped_folder_beside_others_is_not_looked_for_on_the_hub(tmp_path, monkeypatch, no_hub):
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
-    for load in (load_model, load_tokenizer):
+    for load in (load_model, load_tokenizer, load_reward_model):
         with pytest.raises(BadInputError, match="no such model folder"):
             load("runs/sftt")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +87,20 @@ def test_text_trains_on_every_token_but_the_first(tiny, tmp_path):
     result = train(config(tiny, max_steps=1), split=split, out=tmp_path / "run")
     # One token a byte and the end token, of which the first has no context.
     assert result.body["metrics"]["supervised_tokens"][0] == 4 * len(rows[0]["text"])
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_run_is_the_same_however_its_steps_are_cut(tiny, sft_split, tmp_path, packing):
+    """Rows of different lengths: the mean of the means of micro-batches would be another loss."""
+    found = {}
+    for name, size, accumulation in (("whole", 4, 1), ("cut", 1, 4)):
+        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulation}
+        made = config(tiny, **options, packing=packing, max_length=192 if packing else 512)
+        train(made, split=sft_split, out=tmp_path / name)
+        found[name] = logged(tmp_path / name)
+    for metric in ("loss", "grad_norm", "supervised_tokens"):
+        values = [[line[metric] for line in lines] for lines in found.values()]
+        assert values[0] == pytest.approx(values[1], rel=1e-4), metric
 
 
 RESUMED = [
@@ -204,10 +216,10 @@ train(from_mapping(SFTConfig, options), split=load_unadmitted(data, "sft"), out=
 """
 
 
-def test_kill_9_in_the_middle_of_a_checkpoint_leaves_the_one_before(tiny, sft_split, tmp_path):
+def test_kill_9_in_the_middle_of_a_checkpoint_leaves_the_one_before(tiny, sft_split, warm, tmp_path):
     whole = train(config(tiny, save_steps=1), split=sft_split, out=tmp_path / "whole")
-    arguments = [str(tiny), sft_split.name, str(tmp_path / "killed"), "5"]  # three files a checkpoint: the second one
-    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True, check=False)
+    arguments = (tiny, sft_split.name, tmp_path / "killed", 5)  # three files a checkpoint: the second one
+    killed = warm.run(*arguments, cwd=tmp_path, code=KILLED)
     assert killed.returncode == -signal.SIGKILL
     directory = tmp_path / "killed" / "checkpoints"
     assert [path.name for path in checkpoints(directory)] == ["step-000001"]
@@ -275,6 +287,19 @@ def test_rows_that_are_dropped_are_said_and_counted(tiny, tmp_path):
     result = train(config(tiny, max_steps=1), split=split, out=tmp_path / "run")
     assert result.body["data"]["dropped"] == {"no_supervised_token": 1, "too_long": 1}
     assert result.notes == ["2 of 10 rows were dropped: no_supervised_token 1, too_long 1"]
+
+
+def test_rows_that_are_cut_are_said_and_counted(tiny, tmp_path):
+    rows = [*chats(3), {"messages": chat("long", "x" * 3000)}]
+    split = load_unadmitted(write_jsonl(tmp_path / "rows.jsonl", rows), "sft")
+    asked = config(tiny, max_steps=1, max_length=100, truncation="keep_start")
+    result = train(asked, split=split, out=tmp_path / "run", eval_split=split)
+    read = result.body["data"]
+    assert (read["dropped"], read["cut"]["rows"], read["cut"]["without_stop"]) == ({}, 1, 1)
+    share = f"{read['supervised_share']:.0%} of what is left is supervised"
+    for whose, note in zip(("rows", "evaluation rows"), result.notes[:2], strict=True):
+        assert note.startswith(f"1 of 4 {whose} were cut to 100 tokens: 1 end in the middle of a reply")
+        assert note.endswith(share)
 
 
 @pytest.mark.parametrize("model", ["tiny", "given"])

@@ -1,4 +1,4 @@
-"""Every command of the command line, run for real, as a user starts it, on tens of rows.
+"""Every command of the command line, run for real, in a process of its own, on tens of rows.
 
 The commands are found by walking the application: a command without an entry here fails the first test.
 """
@@ -6,7 +6,6 @@ The commands are found by walking the application: a command without an entry he
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -147,12 +146,10 @@ def commands(group: object = None, path: str = "") -> Iterator[tuple[str, object
 COMMANDS = dict(commands())
 
 
-def run(folder: Path, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment.pop("LPT_CATALOG", None)
-    return subprocess.run(
-        [LPT, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
+@pytest.fixture
+def run(warm, monkeypatch):
+    monkeypatch.delenv("LPT_CATALOG", raising=False)
+    return lambda folder, *arguments: warm.run(*arguments, cwd=folder)
 
 
 def turn(role: str, text: str) -> list[dict[str, str]]:
@@ -202,7 +199,7 @@ def test_only_commands_without_an_object_to_print_lack_json():
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_each_command_runs(folder, name):
+def test_each_command_runs(folder, run, name):
     arguments, keys = RUNS[name]
     ran = run(folder, *name.split(), *arguments.split(), *(["--json"] if keys is not None else []))
     assert ran.returncode == 0, ran.stderr
@@ -225,7 +222,7 @@ def test_each_command_runs(folder, name):
         assert (folder / body["checkpoint"]["path"]).is_dir()
 
 
-def test_the_same_commands_for_people(folder):
+def test_the_same_commands_for_people(folder, run):
     """Without --json: talk is on stderr; what was asked for, where it is data, on stdout."""
     talk = [
         "manifest show sums",
@@ -262,10 +259,51 @@ def test_every_command_has_help_with_examples(tmp_path, name, capsys):
     assert COMMANDS[name].help
 
 
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("audit x.jsonl", "lpt data audit x.jsonl"),
+        ("data admit", "lpt admit"),
+        ("diff a b", "lpt manifest diff a b"),
+        ("data sft --model tiny", "lpt train sft --model tiny"),
+        ("help tokens", "lpt data tokens --help"),
+    ],
+)
+def test_a_command_of_another_group_is_named(line, answer):
+    from cli.main import app
+    from manifests.errors import UsageError
+
+    with pytest.raises(UsageError, match="has no command") as error:
+        app(line.split())
+    assert error.value.next == answer
+
+
+def test_help_is_an_option_and_a_command(capsys):
+    from cli.main import app
+
+    def said(line):
+        with pytest.raises(SystemExit) as end:
+            app(line.split())
+        assert not end.value.code
+        return capsys.readouterr().out.strip()
+
+    for name in ("", "train", "train sft", "data tokens"):
+        whole = said(f"{name} --help")
+        assert whole.startswith("Usage: ")
+        assert f" {name} ".replace("  ", " ") in whole.splitlines()[0]
+        assert said(f"{name} -h") == whole
+        assert said(f"help {name}") == whole
+    assert said("train help") == said("train --help")
+    assert said("train help sft") == said("train sft --help")
+
+
 def test_help_and_version(tmp_path):
+    def run(*arguments):
+        return subprocess.run([LPT, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
     for arguments in (["--help"], ["data", "--help"], []):
-        ran = run(tmp_path, *arguments)
+        ran = run(*arguments)
         assert ran.returncode == (0 if arguments else 2)
         assert "Usage: lpt" in ran.stdout + ran.stderr
-    assert run(tmp_path, "--version").stdout.strip()[0].isdigit()
+    assert run("--version").stdout.strip()[0].isdigit()
     assert not list(tmp_path.iterdir())
