@@ -205,15 +205,14 @@ def test_another_template_is_another_id_of_what_is_trained_on(tiny, pairs):
 def test_a_kept_reference_is_not_taken_once_the_template_has_changed(tiny, pairs, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "model")
     tokenizer = load_tokenizer(str(folder))
-    run(folder, pairs, tmp_path / "run", max_steps=1, lr_scheduler_type="constant")
-    before = json.loads((tmp_path / "run" / "reference.json").read_text())
+    before = run(folder, pairs, tmp_path / "run", max_steps=1, lr_scheduler_type="constant")[0].body
     tokenizer.chat_template = tokenizer.chat_template.replace("{%- endgeneration %}{{- '\n' }}", "{%- endgeneration %}")
     tokenizer.save_pretrained(folder)
     with pytest.raises(RefusedError):
         run(folder, pairs, tmp_path / "run", max_steps=2, lr_scheduler_type="constant", resume=True)
-    run(folder, pairs, tmp_path / "fresh", max_steps=1, lr_scheduler_type="constant")
-    after = json.loads((tmp_path / "fresh" / "reference.json").read_text())
-    assert before["key"] != after["key"]
+    after = run(folder, pairs, tmp_path / "fresh", max_steps=1, lr_scheduler_type="constant")[0].body
+    assert before["reference"]["train"]["key"] != after["reference"]["train"]["key"]
+    assert after["reference"]["train"]["reused"] is False
 
 
 def test_what_cannot_be_compared_is_dropped_under_its_reason(renderer):
