@@ -90,6 +90,18 @@ class MicroBatch:
     def _compiled(self) -> bool:
         return self.way in ("graph", "compiled")
 
+    def program(self) -> dict[str, Any]:
+        """What decides how a value is rounded, besides weights and rows: two runs that agree in it agree to the bit."""
+        device, work = self.place.device, getattr(self.memory, "work", None)
+        cuda = device.type == "cuda"
+        return {
+            "way": self.way, "dtype": str(self.place.dtype), "chunk": self.chunk, "sharding": self.ranks.sharding,
+            "filled": str(self._filled) if self._compiled else "",
+            "recomputed": [self.offload_activations, getattr(work, "checkpoint_every", 0)],
+            "device": torch.cuda.get_device_name(device) if cuda else torch.backends.cpu.get_cpu_capability(),
+            "threads": 0 if cuda else torch.get_num_threads(),
+        }  # fmt: skip
+
     @property
     def most_tokens(self) -> int:
         """Tokens of the longest line, filler included."""

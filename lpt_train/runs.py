@@ -4,8 +4,8 @@
     OUT/metrics.jsonl   one JSON object a logged step
     OUT/checkpoints/    see `checkpoint`
 
-The catalog is touched once, at the end, and can never fail a run: what cannot be recorded is left in OUT/unrecorded/
-and the result says so.
+The run is recorded once, at the end, and the catalog can never fail it: what cannot be recorded is left in
+OUT/unrecorded/ and the result says so. Before that it lends log-probs of a reference (`reference`).
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ A loop takes its steps from here, computes gradients in its own lines, and hands
     updates = Updates(run, model, optimizer, …)
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
-            …                                     # the algorithm: rows, forward, backward
-            moved = updates.apply(step, loss)     # rate, clip, finite or an error, the step itself
-            updates.end(step, {"loss": loss, **moved, …})  # speed, evaluation, log, progress, checkpoint
+            …                                          # the algorithm: rows, forward, backward
+            metrics = updates.apply(step, {"loss": …})  # rate, clip, finite or an error, the step itself
+            updates.end(step, {**metrics, …})          # speed, evaluation, log, progress, checkpoint
     return updates.finish()
 
 Steps are counted from 0; `done` is the number of steps behind. The observers of the run (`observers`, the spike guard
@@ -34,6 +34,7 @@ from lpt_train.config import to_mapping
 from lpt_train.early_stop import EarlyStop
 from lpt_train.observers import Ask, Moment, Observer, Point, ask_all, restore, states
 from lpt_train.proof import Proof
+from lpt_train.ranks import Number, fetched
 from lpt_train.resume import check_rates
 from lpt_train.runs import Progress, Run, RunResult
 from lpt_train.schedule import decay_start, rates_sha256
@@ -166,28 +167,35 @@ class Updates:
             self._leave_out(metrics)
         return False
 
-    def apply(self, step: int, loss: float, record_ids: Sequence[str] | None = None) -> dict[str, float]:
-        """Clip the gradients and move the weights; the global norm before clipping and the rate, as metrics.
+    def apply(
+        self, step: int, metrics: Mapping[str, Number], record_ids: Sequence[str] | None = None
+    ) -> dict[str, float]:
+        """Clip the gradients and move the weights; `metrics` (`loss` among them), the global norm before clipping and
+        the rate.
+
+        The host waits for the device here, once in a step and for all metrics together: a loss or a norm that is not
+        finite must be known before the weights move, and so must what the guard judges (docs/log.md has the cost).
 
         Raises `LptError` instead when the loss or the norm is not finite, unless the spike guard is on; a step that the
         guard or an observer leaves out has `skipped` 1 and moves nothing.
         """
         rate = self.rate(step)
         self.run.ranks.sum_gradients(self._trained)
-        grad_norm = clipped(self._trained, self.config.optim.max_grad_norm)
-        moved = {"grad_norm": grad_norm, "learning_rate": rate}
+        norm = clipped(self._trained, self.config.optim.max_grad_norm)
+        found = fetched({**metrics, "grad_norm": norm, "learning_rate": rate})
+        moved = {name: found[name] for name in ("loss", "grad_norm", "learning_rate")}
         if self._observers:
             ids = self._ids(step) if record_ids is None else record_ids
-            asked = self._show("update", step, {"loss": loss, **moved}, ids)
+            asked = self._show("update", step, moved, ids)
             if asked is not None and asked.what != "stop":
                 self.zero_grad()
                 self._accuse(step)
-                return {**moved, "skipped": 1.0}
-        self.run.require_finite(step + 1, loss=loss, grad_norm=grad_norm)
+                return {**found, "skipped": 1.0}
+        self.run.require_finite(step + 1, loss=found["loss"], grad_norm=found["grad_norm"])
         self.optimizer.step()
         self.zero_grad()
-        self.proof.observe(grad_norm)
-        return moved
+        self.proof.observe(found["grad_norm"])
+        return found
 
     def end(self, step: int, metrics: Mapping[str, float], *, tokens: float, operations: float | None = None) -> None:
         """Close a step that went through `tokens` tokens with `operations` floating-point operations of the model:
@@ -312,7 +320,7 @@ class Updates:
             with torch.random.fork_rng():
                 for ids in self.alone(step):
                     self.run.ranks.sum_gradients(self._trained)
-                    norms[" ".join(ids)] = clipped(self._trained, math.inf)
+                    norms[" ".join(ids)] = float(clipped(self._trained, math.inf))
                     self.zero_grad()
         self._guard.accuse(norms)
 

@@ -121,7 +121,12 @@ def test_unknown_names_are_refused_with_the_closest_one(name):
         ("sft", "bf16", "true", "dtype=bfloat16"),
         ("sft", "torch_dtype", "fp16", "dtype=float16"),
         ("grpo", "max_new_tokens", 64, "max_completion_length=64"),
-        ("sft", "assistant_only_loss", "true", "nothing to set: of chats the assistant's tokens alone are trained, always"),
+        (
+            "sft",
+            "assistant_only_loss",
+            "true",
+            "nothing to set: of chats the assistant's tokens alone are trained, always",
+        ),
         ("sft", "output_dir", "runs/a", "--out runs/a"),
     ],
 )
