@@ -119,6 +119,11 @@ def show_place(admission: Admission, contract: str, *, carried: bool) -> None:
     """Where the admitted splits lie, the command that trains on them, and their page."""
     if admission.reused:
         say("admitted before with the same rows and policy; that version stands", style="dim")
+    elif admission.version > 1:
+        name, before = admission.name, f"{admission.name}@{admission.version - 1}"
+        say(
+            f"there was {before}; this is {name}@{admission.version}, and what {name} means from now on", style="yellow"
+        )
     say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
     tell_training(admission, contract, carried=carried)
     say(f"its page: lpt report {admission.name}@{admission.version}", style="dim")

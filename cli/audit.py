@@ -110,22 +110,11 @@ def audit(
     leave_out_unused(kernels=any(dataset.has_many_records for dataset in datasets.values()))
     with verifiers() if contract_of(contract).judge else nullcontext() as lent:
         report = run_audit(
-            datasets,
-            contract,
-            encode=encoder(tokenizer),
-            max_length=max_length,
-            verifiers=lent,
-            languages=names_of(languages),
-            pass_rates=scored or None,
-            sampler=sampler,
-            against=against,
-            benchmarks=benchmark_paths(benchmark, None),
-            seeds=seeds,
-            previous=previous,
-            key=key,
-            policy=policy,
+            datasets, contract, encode=encoder(tokenizer), max_length=max_length, verifiers=lent,
+            languages=names_of(languages), pass_rates=scored or None, sampler=sampler, against=against,
+            benchmarks=benchmark_paths(benchmark, None), seeds=seeds, previous=previous, key=key, policy=policy,
             progress=(progress := Progress_()),
-        )
+        )  # fmt: skip
     progress.close()
     if scores is not None and (sampled := report.survey.lent.sampled) is not None:
         write_scores(scores, sampled.told, scores_of(sampled))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.attempts import check_scores, write_scores
-from cli.options import CatalogDir, Json, Seed, examples, numbers_of
+from cli.options import CatalogDir, Json, Seed, catalog_of, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head, tell_next, waiting
 from manifests.errors import UsageError
 
@@ -22,6 +22,7 @@ EXAMPLES = examples(
     "lpt eval --admitted chats:validation --admitted chats:test --model runs/sft --baseline ./model",
     "lpt eval --admitted facts:test --model runs/sft --match words --max-tokens 16",
     "lpt eval --admitted pairs:test --model runs/dpo --baseline runs/sft --drift --n 64",
+    "lpt eval --admitted chats:test --model runs/b --baseline runs/a   # two runs on the same items",
 )
 
 Match = Annotated[
@@ -84,10 +85,9 @@ def evaluate(
     """Measure a model on admitted splits, and record it. rlvr: accuracy, pass@k, majority votes. sft, text: loss,
     perplexity and bits per byte, by domain. preference: which side is likelier. --baseline adds paired differences."""
     from lpt_train.admitted import load_split
-    from manifests.catalog import Catalog
 
     check_scores(scores)
-    opened = Catalog.open(catalog)
+    opened = catalog_of(catalog, *admitted)
     splits = [load_split(ref, catalog=opened) for ref in admitted]
     with waiting("loading torch …"):
         from lpt_train.evaluate import EvalOptions, evaluate_splits

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.options import CatalogDir, Json, Seed, examples
+from cli.options import CatalogDir, Json, Seed, catalog_of, examples
 from cli.output import as_json, say, table, tell_head, tell_next
 
 EXAMPLES = examples(
@@ -56,9 +56,8 @@ def export(
     model is always merged, with its head and padding, for transformers and TRL."""
     from lpt_train.admitted import load_split
     from lpt_train.export import export as write
-    from manifests.catalog import Catalog
 
-    opened = Catalog.open(catalog)
+    opened = catalog_of(catalog, admitted)
     split = load_split(admitted, catalog=opened) if admitted is not None else None
     made = write(run, out, merge=merge, dtype=dtype, split=split, tolerance=tolerance, seed=seed, catalog=opened)
     if json:

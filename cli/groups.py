@@ -20,6 +20,8 @@ class Group(TyperGroup):
         """As every group does, after a look for `help` and for a command that is in another group."""
         name, rest = args[0], args[1:]
         if name in self.commands:
+            if not (isinstance(self.commands[name], TyperGroup) or ctx.resilient_parsing):
+                _check_required(self.commands[name], ctx, rest)
             return super().resolve_command(ctx, args)
         if name == "help":
             if rest:
@@ -33,6 +35,30 @@ class Group(TyperGroup):
                 next=" or ".join(shlex.join([*path.split(), *rest]) for path in elsewhere),
             )  # fmt: skip
         return super().resolve_command(ctx, args)
+
+
+def _check_required(command: Any, ctx: Any, rest: list[str]) -> None:
+    """Raise `UsageError` that names everything that a command needs and was not given, and what each may be."""
+    inner = command.context_class(command, info_name=command.name, parent=ctx, **command.context_settings)
+    try:
+        given, _, _ = command.make_parser(inner).parse_args(list(rest))
+    except Exception:  # what is wrong with what was typed, the command says itself
+        return
+    if any(given.get(parameter.name) for parameter in command.get_params(inner) if parameter.is_eager):
+        return  # --help and its like
+    missing = {
+        parameter.opts[0]
+        if parameter.param_type_name == "option"
+        else parameter.metavar or parameter.name.upper(): parameter.help
+        for parameter in command.params
+        if parameter.required and not isinstance(given.get(parameter.name), str | list | tuple)
+    }
+    if missing:
+        name = " ".join(["lpt", *_typed(inner)])
+        raise UsageError(
+            f"`{name}` needs {', '.join(missing)}", seen=shlex.join([*name.split(), *rest]),
+            next="; ".join(f"{option}: {(text or '').rstrip('.')}" for option, text in missing.items()),
+        )  # fmt: skip
 
 
 def _typed(ctx: Any) -> list[str]:

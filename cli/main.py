@@ -45,7 +45,8 @@ from manifests.errors import LptError, UsageError
 HELP = """Curate, audit and admit data for LLM post-training, and train on what was admitted.
 
 Exit codes: 0 done or accept, 2 usage, 3 tune, 4 refused or reject, 5 bad input or a required check that could not run,
-75 catalog busy, 1 unexpected. Data goes to stdout, talk to stderr; --json prints one object.
+75 catalog busy, 1 unexpected. Lists, rows, SQL and texts that are asked for go to stdout; tables that say how a command
+went, notes and progress to stderr (2> FILE keeps them). --json prints one object on stdout: the result, to keep.
 """
 
 # The data side installs without these; a command that needs one says which extra brings it.

@@ -107,8 +107,9 @@ def verify(ref: Reference, catalog: CatalogDir = None, json: Json = False) -> No
     else:
         for problem in report.problems:
             say(str(problem), style="bold red")
+        looked = f"{len(report.files)} files"
         say(
-            f"{'verified' if report.ok else 'NOT as admitted'}: {len(report.files)} files",
+            f"verified: {looked}" if report.ok else f"NOT as admitted, as told above; {looked} were looked at",
             style="green" if report.ok else "red",
         )
     raise typer.Exit(0 if report.ok else 4)

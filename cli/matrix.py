@@ -9,16 +9,25 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import CatalogDir, Json, examples
-from cli.output import ToldExit, as_json, say, table, tell_head, tell_next
+from cli.options import CatalogDir, Json, catalog_of, examples
+from cli.output import ToldExit, as_json, data, say, table, tell_head, tell_next
 from cli.train import STOPPED, StepLine, held_out
 
 EXAMPLES = examples(
+    "lpt train matrix --example > rank.yaml",
     "lpt train matrix rank.yaml --out runs/rank",
     "lpt train matrix rank.yaml --out runs/rank --retry",
     'lpt sql "select variant, mean, difference, inside, winner from v_matrix"',
 )
 REJECTED = 4
+
+
+def _print_example(asked: bool) -> None:
+    if asked:
+        import lpt_train
+
+        data(Path(lpt_train.__file__).with_name("matrix_example.yaml").read_text("utf-8").rstrip("\n"))
+        raise typer.Exit
 
 
 def matrix(
@@ -27,21 +36,24 @@ def matrix(
     retry: Annotated[
         bool, typer.Option("--retry", help="Run failed cells again; their first try is kept under another name.")
     ] = False,
+    example: Annotated[
+        bool,
+        typer.Option("--example", is_eager=True, callback=_print_example, help="Print a specification to begin with."),
+    ] = False,
     catalog: CatalogDir = None,
     json: Json = False,
 ) -> None:
     """Train every variant with every seed, and take the cheapest that is as good as the best and passes every gate.
 
     A matrix that was stopped or killed goes on with the same command: finished cells are not run again. It exits with 4
-    when no variant can be taken. examples/matrix/rank.yaml shows every key.
+    when no variant can be taken. --example shows every key.
     """
     from lpt_train.matrix_spec import read_spec
 
     read = read_spec(spec)
     from lpt_train.matrix import run_matrix
-    from manifests.catalog import Catalog
 
-    opened = Catalog.open(catalog)
+    opened = catalog_of(catalog, read.admitted, read.eval)
     line = CellLine()
     result = run_matrix(read, out=out, catalog=opened, retry=retry, progress=line)
     line.close()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lpt_data.option_values import MOST_SEED
 from manifests.errors import UsageError
+
+if TYPE_CHECKING:
+    from manifests.catalog import Catalog
 
 Inputs = Annotated[
     list[str],
@@ -107,6 +110,17 @@ Against = Annotated[
     list[str] | None,
     typer.Option("--against", help="Reference files whose rows and keys must not be in the data; repeatable."),
 ]
+
+
+def catalog_of(directory: Path | None, *refs: str | None) -> Catalog:
+    """The catalog of a command that works on these splits. It is made where it is not there, but not when a split is
+    named that only a catalog can hold: who stands in the wrong folder is told so, with nothing left behind."""
+    from manifests.catalog import Catalog
+    from manifests.loaded import is_path
+
+    if any(ref is not None and not is_path(ref.rpartition(":")[0] or ref) for ref in refs):
+        Catalog.open(directory, create=False)
+    return Catalog.open(directory)
 
 
 HELP_WIDTH = 76  # columns of a line of an example, so that it fits a terminal of 80

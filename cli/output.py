@@ -274,7 +274,7 @@ class Progress_:
         if now - self._begin < 2.0:
             return
         if not self._terminal:
-            if now - self._last >= 10.0:
+            if now - self._last >= 10.0 and now - self._start >= 1.0:  # a task that has just begun says nothing yet
                 self._last = now
                 of = f" of {total:,}" if total else ""
                 say(f"{label}: {done:,}{of} after {now - self._start:.0f} s")

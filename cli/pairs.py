@@ -21,8 +21,13 @@ EXAMPLES = examples(
 def pairs(
     inputs: Inputs,
     out: Annotated[Path, typer.Option("--out", help="Folder for train, calibration, hidden_test.", show_default=False)],
-    calibration: Annotated[float, typer.Option(min=0, help="Groups held out: a count, or a share below 1.")] = 0,
-    hidden_test: Annotated[float, typer.Option(min=0, help="Groups of the hidden test, likewise.")] = 0,
+    calibration: Annotated[
+        float,
+        typer.Option("--calibration", "--validation", min=0, help="Groups held out: a count, or a share below 1."),
+    ] = 0,
+    hidden_test: Annotated[
+        float, typer.Option("--hidden-test", "--test", min=0, help="Groups of the hidden test, likewise.")
+    ] = 0,
     key: Annotated[
         str, typer.Option(help="Which prompts are equal: text, math, code, countdown, or a column.")
     ] = "math",

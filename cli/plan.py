@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.groups import Group
-from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
+from cli.options import CatalogDir, ConfigFile, Json, Set, catalog_of, examples, settings
 from cli.output import as_json, say, table, waiting
 from lpt_data.report.words import duration
 from manifests.errors import UsageError
@@ -58,6 +58,17 @@ Mfu = Annotated[
         show_default=False,
     ),
 ]
+_THOUSANDS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def count_of(text: str) -> float:
+    """``2e9``, ``10M`` or ``1.5B`` as a number; raises `UsageError` for what is none."""
+    times = _THOUSANDS.get(text[-1:].upper(), 1)
+    try:
+        return float(text if times == 1 else text[:-1]) * times
+    except ValueError as problem:
+        raise UsageError("no number of tokens", seen=text, next="--tokens 2e9, or 10M, 2B") from problem
+
 
 MEMORY_EXAMPLES = examples(
     "lpt plan memory --model ./model --gpu a100 --set per_device_train_batch_size=16 --set max_length=2048",
@@ -87,6 +98,9 @@ def memory(
     length: Annotated[
         int, typer.Option("--length", min=0, help="Tokens of each row; 0: as long as the settings allow.")
     ] = 0,
+    lora: Annotated[
+        int | None, typer.Option("--lora", min=1, help="Rank of the adapter: --set lora_r.", show_default=False)
+    ] = None,
     config: ConfigFile = None,
     set_: Set = None,
     json: Json = False,
@@ -98,7 +112,8 @@ def memory(
     from lpt_train.plan.shape import read_shape
     from lpt_train.plan.workloads import config_type
 
-    made = from_mapping(config_type(algorithm), settings(set_, config) | {"model": model})
+    asked = settings(set_, config) | {"model": model} | ({} if lora is None else {"lora_r": lora})
+    made = from_mapping(config_type(algorithm), asked)
     if memory_gb is not None and not memory_gb > 0:
         raise UsageError("no memory to fit into", seen=f"--memory-gb {memory_gb}", next="give the GB of the GPU")
     budget = int(memory_gb * 1e9) if memory_gb is not None else known(gpu).usable_bytes
@@ -115,7 +130,10 @@ def memory(
 def compute(
     model: Model,
     tokens: Annotated[
-        float | None, typer.Option("--tokens", help="Training tokens, such as 2e9.", show_default=False)
+        float | None,
+        typer.Option(
+            "--tokens", metavar="N", parser=count_of, help="Training tokens, such as 2e9, 10M, 2B.", show_default=False
+        ),
     ] = None,
     admitted: Admitted = None,
     epochs: Annotated[float, typer.Option("--epochs", min=0, help="Passes over the tokens.")] = 1,
@@ -234,9 +252,8 @@ def _tokens_of(ref: str, model: str, catalog: Path | None) -> SplitTokens:
     from lpt_train.admitted import load_split
     from lpt_train.checkpoint_folders import latest
     from lpt_train.plan.split_tokens import split_tokens
-    from manifests.catalog import Catalog
 
-    split = load_split(ref, catalog=Catalog.open(catalog))
+    split = load_split(ref, catalog=catalog_of(catalog, ref))
     newest = latest(Path(model) / "checkpoints")  # of a run
     with waiting("counting tokens …"):
         return split_tokens(split, lambda: encoder(str(newest or model)))
@@ -257,10 +274,11 @@ def show_memory(model: str, report: dict[str, Any]) -> None:
     rows.append(["with what the allocator reserves", *(_gb(way["reserved_bytes"]) for way in ways.values())])
     rows.append(["on the host", *(_gb(sum(way["host"].values())) for way in ways.values())])
     rows.append(["fits", *("yes" if way["fits"] else "no" for way in ways.values())])
-    rows.append(["gives way", *(", ".join(way["rungs"]) or "nothing" for way in ways.values())])
-    rows.append(["largest batch as asked", *(way["largest_batch"] for way in ways.values())])
-    rows.append(["largest batch at the last rung", *(way["largest_batch_at_the_last_rung"] for way in ways.values())])
+    rows.append(["gives way so that it fits", *(", ".join(way["rungs"]) or "nothing" for way in ways.values())])
+    rows.append(["largest batch with nothing given way", *(way["largest_batch"] for way in ways.values())])
+    rows.append(["largest batch with all given way", *(way["largest_batch_at_the_last_rung"] for way in ways.values())])
     table(["GB", *ways], rows, to_stdout=True)
+    say("casts: copies of float32 weights in the dtype of the forward pass", style="dim")
     say(
         f"{model}: {report['parameters']:,} parameters; {report['algorithm']}, {report['tokens']:,} tokens a "
         f"micro-batch of {report['per_device_train_batch_size']}; {report['budget_bytes'] / 1e9:.1f} GB to fit into"
@@ -279,9 +297,12 @@ def show_compute(report: dict[str, Any]) -> None:
         ("GPU hours", report["gpu_hours"]),
         (f"time on {report['gpus']} × {report['gpu']}", duration(report["hours"] * 3600)),
         ("cost", cost),
-        ("tokens that the size asks for (20 a parameter)", f"{report['chinchilla_tokens']:,.0f}"),
-        ("tokens, as a multiple of that", report["over_training"]),
     ]
+    if report["scope"] != "lora":  # a rule of pre-training, which says nothing of an adapter
+        rows += [
+            ("tokens that the size asks for (20 a parameter)", f"{report['chinchilla_tokens']:,.0f}"),
+            ("tokens, as a multiple of that", report["over_training"]),
+        ]
     table(["", ""], rows, to_stdout=True)
     say(f"at {report['mfu']:.0%} of {report['peak_flops_per_second'] / 1e12:,.0f} TFLOP/s{_assumed(report)}")
     if (counted := report["admitted"]) is not None:

@@ -10,9 +10,9 @@ import typer
 
 from cli.dedup import finish
 from cli.groups import Group
-from cli.options import CatalogDir, Inputs, Json, Layout, Seed, examples, numbers_of
+from cli.options import CatalogDir, Inputs, Json, Layout, Seed, catalog_of, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head, tell_next
-from manifests.errors import UsageError
+from manifests.errors import RefusedError, UsageError
 
 app = typer.Typer(
     cls=Group,
@@ -32,6 +32,12 @@ SAMPLE_EXAMPLES = examples(
 CURVE_EXAMPLES = examples(
     "lpt reward curve completions.jsonl --out curve.html",
     "lpt reward curve scored.jsonl --proxy rm_small --gold rm_large --prompt-id id --n 1,2,4,8,16 --json",
+)
+
+# Who has rows without the columns of a curve has usually scored some that nobody sampled for one.
+WHO_SAMPLES = (
+    "lpt reward sample --admitted NAME:SPLIT (rlvr) --policy RUN --model RM --out completions.jsonl makes such a file; "
+    "or name the columns: --prompt-id, --proxy, --gold"
 )
 
 RewardModelFolder = Annotated[
@@ -111,12 +117,16 @@ def sample(
     from lpt_train.machine import memory_answered
     from lpt_train.reward_scores import RewardModel, sample_and_score
     from lpt_train.samples import record, write
-    from manifests.catalog import Catalog
 
     if out.suffix != ".jsonl":
         raise UsageError("completions are written as JSON lines", seen=out.name, next=f"--out {out.stem}.jsonl")
-    opened = Catalog.open(catalog)
-    split = load_split(admitted, catalog=opened)
+    opened = catalog_of(catalog, admitted)
+    split = load_split(admitted, catalog=opened, contract="rlvr")
+    if split.kind != "rlvr":
+        raise RefusedError(
+            "only prompts with an answer to verify can be sampled and judged", seen=f"{split.ref} is {split.contract}",
+            next="--admitted of an rlvr split; rows that are there are scored by lpt reward score FILE",
+        )  # fmt: skip
     scorer = RewardModel(model, max_length=max_length, batch_size=batch_size)
     settings = {"samples": n, "prompts": prompts, "reward": reward, "temperature": temperature, "seed": seed}
     with memory_answered("a smaller --n, --max-tokens or --batch-size"):
@@ -154,7 +164,11 @@ def curve(
     from lpt_train.reward_pages import verdict, write_curve_page
 
     rows = [
-        Scored(name(row, prompt_id, place), number(row, proxy, place), number(row, gold, place))
+        Scored(
+            name(row, prompt_id, place, WHO_SAMPLES),
+            number(row, proxy, place, WHO_SAMPLES),
+            number(row, gold, place, WHO_SAMPLES),
+        )  # fmt: skip
         for place, row in rows_of(inputs)
     ]
     found = measured(rows, None if n is None else numbers_of(n, "--n"))

@@ -15,6 +15,7 @@ EXAMPLES = examples(
     'lpt sql "select stage, rows_in, rows_out from v_stage"',
     'lpt sql "select reason, count(*) n from v_decision group by reason order by n desc" --format md',
     "lpt sql @removed --format csv > removed.csv",
+    "lpt sql @compare   # runs beside each other: settings, losses",
     'lpt sql "describe v_decision"',
     "cat query.sql | lpt sql -",
 )

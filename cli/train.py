@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from cli.groups import Group
-from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
+from cli.options import CatalogDir, ConfigFile, Json, Set, catalog_of, examples, settings
 from cli.output import ToldExit, as_json, say, table, tell_head, tell_next, waiting
 from cli.processes import one_voice
 from cli.run_shown import StepLine, after, show_run
@@ -252,10 +252,15 @@ def _train(
     from lpt_train.algorithms import ALGORITHMS, config_of
 
     if resume is None:
+        needed = {
+            "--admitted NAME:train": admitted or unadmitted, "--model DIR": typed.get("model"), "--out RUN": out,
+        }  # fmt: skip
         if out is None or "model" not in typed:
             raise UsageError(
-                "a run starts from a model and has a folder", seen="no --out" if out is None else "no --model",
-                next="--model DIR --out RUN; or --resume RUN to go on with one",
+                "a run has a split, a model that it starts from, and a folder",
+                seen=" ".join(f"no {option.split()[0]}" for option, value in needed.items() if value is None),
+                next=f"{' '.join(option for option, value in needed.items() if value is None)}; or --resume RUN to go "
+                "on with one",
             )  # fmt: skip
         config = config_of(algorithm, typed)
     else:
@@ -265,10 +270,8 @@ def _train(
             admitted, unadmitted = before.admitted, before.unadmitted
         eval_split = eval_split or before.eval_split
     contract = ALGORITHMS[algorithm].contract
-    from manifests.catalog import Catalog
-
     with one_voice() as talks:
-        opened, line = Catalog.open(catalog), StepLine()
+        opened, line = catalog_of(catalog, admitted, eval_split), StepLine()
         with _named_as_before(resume):
             split = load(admitted, unadmitted, contract, opened)
             evaluation = load(eval_split, None, contract, opened) if eval_split else None

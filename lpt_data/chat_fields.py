@@ -61,6 +61,11 @@ def take_list(row: Row, *names: str) -> list[Any]:
 # -- messages
 
 
+# What other formats call the fields of a message.
+OTHER_NAMES = {"from": "role", "speaker": "role", "text": "content", "value": "content"}
+RENAME = "in each message rename "
+
+
 def message(value: Any, path: str) -> dict[str, Any]:
     """Return one chat message in canonical form: text content, arguments of calls as JSON text, other fields as
     they are.
@@ -68,6 +73,8 @@ def message(value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise wrong("an object with role and content", path, value)
     built = {name: item for name, item in value.items() if item is not None}
+    if others := [f"{name} → {ours}" for name, ours in OTHER_NAMES.items() if name in built and ours not in built]:
+        raise RecordError(f"{RENAME}{', '.join(others)}", reason="unknown_field", field=path, seen=path)
     if "content" in built:
         built["content"] = _content(built["content"], f"{path}.content")
     if "tool_calls" in built:

@@ -246,7 +246,7 @@ class Dataset:
             raise BadInputError(
                 f"no row of {source.path} can be used",
                 seen=f"{rows} rows, all bad; {shown}",
-                next=layouts.told_apart(_first_columns(source), self._layout),
+                next=layouts.told_apart(_first_columns(source), self._layout, bad[0].detail),
             )
 
     def _reject(self, row: int, file: str, line: int, reason: str, detail: str) -> None:

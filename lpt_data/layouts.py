@@ -18,6 +18,7 @@ import orjson
 
 from lpt_data import preference_layouts as preference
 from lpt_data.chat_fields import (
+    RENAME,
     Row,
     assistant,
     conversational,
@@ -318,8 +319,11 @@ def detect(columns: Sequence[str], kind: str | None = None) -> Layout:
     )
 
 
-def told_apart(columns: Sequence[str], read_as: Layout) -> str:
-    """What to do with a file of which no row fits the layout that it was read as: its own columns may say."""
+def told_apart(columns: Sequence[str], read_as: Layout, first: str = "") -> str:
+    """What to do with a file of which no row fits the layout that it was read as: what is wrong with its `first` row,
+    or its own columns, may say."""
+    if first.startswith(RENAME):
+        return first.partition(";")[0]
     present = set(columns)
     own = [one for one in LAYOUTS.values() if any(present.issuperset(need) for need in one.columns)]
     if not own or read_as in own:

@@ -115,7 +115,7 @@ def load_split(ref: str, *, catalog: Catalog | None = None, contract: str = "sft
             next="admit it again with this version",
         )  # fmt: skip
     _check_sum(loaded)
-    entry, contract = loaded.split(split), body["contract"]
+    entry, contract = loaded.split(split, catalog), body["contract"]
     if body["verdict"] == "reject":
         failed = [check["id"] for check in body["checks"] if check["status"] in ("fail", "error")]
         raise RefusedError(

@@ -282,7 +282,8 @@ def _convert(path: str, value: Any, hint: Any) -> Any:
         if converted is not _WRONG:
             return converted
     wanted = " or ".join(getattr(kind, "__name__", str(kind)) for kind in choices)
-    raise UsageError(f"option {path} has the wrong type", seen=value, next=f"give a value of type {wanted}")
+    name = path.rpartition(".")[2]  # as it is typed
+    raise UsageError(f"option {name} has the wrong type", seen=value, next=f"give a value of type {wanted}")
 
 
 _WRONG = object()

@@ -128,6 +128,7 @@ def read_spec(path: Path) -> MatrixSpec:
 def parse_spec(body: Any, name: str, source: str = "") -> MatrixSpec:
     """Check a specification that was read; `name` is its name when it gives none."""
     body = mapping(body, "the matrix", _KEYS)
+    _check_needed(body)
     algorithm = choice(body.get("algorithm"), "algorithm", tuple(ALGORITHMS))
     known = ALGORITHMS[algorithm]
     metric = text_value(body, "metric") or known.metric
@@ -151,6 +152,24 @@ def parse_spec(body: Any, name: str, source: str = "") -> MatrixSpec:
         gates=_gates(body.get("gates")), cheapest=_cheapest(body.get("cheapest"), probe), probe=probe,
         largest_batch=_largest(body.get("largest_batch"), algorithm), source=source,
     )  # fmt: skip
+
+
+# What every matrix says, each with an example.
+_NEEDED = {
+    "algorithm": "sft", "admitted": "chats:train", "variants": "{rank-4: {lora_r: 4}, rank-8: {lora_r: 8}}",
+    "seeds": "[1, 2, 3]", "band": "{relative: 0.02}",
+}  # fmt: skip
+
+
+def _check_needed(body: Mapping[str, Any]) -> None:
+    """Raise `BadInputError` that names every key that is missing."""
+    missing = [name for name in _NEEDED if name not in body and not (name == "admitted" and "unadmitted" in body)]
+    if missing:
+        raise BadInputError(
+            f"the matrix lacks {', '.join(missing)}", seen=", ".join(body) or "nothing",
+            next=f"e.g. {'; '.join(f'{name}: {_NEEDED[name]}' for name in missing)}. "
+            "lpt train matrix --example prints a whole one",
+        )  # fmt: skip
 
 
 def _cells(

@@ -156,4 +156,4 @@ def _length(config: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def _both(names: list[str], then: Mapping[str, Any], now_: Mapping[str, Any]) -> str:
-    return "; ".join(f"{name}: {then.get(name)} then, {now_.get(name)} now" for name in names)
+    return "; ".join(f"{name.rpartition('.')[2]}: {then.get(name)} then, {now_.get(name)} now" for name in names)

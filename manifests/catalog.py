@@ -62,7 +62,8 @@ class Catalog:
             raise BadInputError(
                 "there is no catalog here",
                 seen=str(folder),
-                next="name one with --catalog DIR, or run a data command, which makes it",
+                next="run this in the folder where the data was admitted, or name its catalog: --catalog DIR, or "
+                "LPT_CATALOG; lpt admit makes one",
             )
         if create:
             for part in _PARTS:

@@ -59,13 +59,17 @@ class LoadedManifest:
         """Kind of the canonical records."""
         return kind_of(self.body["contract"])
 
-    def split(self, name: str) -> dict[str, Any]:
-        """Return the entry of a split or raise BadInputError naming those that there are."""
+    def split(self, name: str, catalog: Catalog | None = None) -> dict[str, Any]:
+        """Return the entry of a split or raise BadInputError naming those that there are, and the other versions in
+        the catalog that have it."""
         splits = self.body["splits"]
         if name not in splits:
-            raise BadInputError(
-                f"{self.ref} has no split of that name", seen=name, next=f"one of: {', '.join(splits) or 'none'}"
-            )
+            advice = f"one of: {', '.join(splits) or 'none'}"
+            found = catalog.find(TYPE, strict=False, name=self.body["name"]) if catalog is not None else ()
+            others = [f"{body['name']}@{body['version']}" for _, body in found if name in body["splits"]]
+            if others:
+                advice += f"; {' and '.join(others)} {'have' if len(others) > 1 else 'has'} {name}: {others[0]}:{name}"
+            raise BadInputError(f"{self.ref} has no split of that name", seen=name, next=advice)
         return splits[name]
 
     def rows(self, split: str) -> Iterator[Rows]:
@@ -105,7 +109,7 @@ def load_manifest(catalog: Catalog | None, ref: str | Path) -> LoadedManifest:
         raise BadInputError(
             "there is no manifest of that name", seen=text, next="lpt manifest list shows what there is"
         )
-    if path.suffix == ".json" or path.is_file() or "/" in text or (path / "manifest.json").is_file():
+    if is_path(text):
         return _from_path(path / "manifest.json" if path.is_dir() else path)
     if catalog is None:
         raise BadInputError("not the path of a manifest", seen=text, next="name DIR/manifest.json, or give a catalog")
@@ -122,6 +126,12 @@ def load_manifest(catalog: Catalog | None, ref: str | Path) -> LoadedManifest:
         found = catalog.objects.resolve(text) if len(text) < 64 else text
         return _in_catalog(catalog, found, catalog.get(found))
     raise _unknown(catalog, text, match["name"])
+
+
+def is_path(text: str) -> bool:
+    """Return whether a manifest is named by its place and not by what a catalog calls it."""
+    path = Path(text)
+    return path.suffix == ".json" or path.is_file() or "/" in text or (path / "manifest.json").is_file()
 
 
 def parse_split_ref(ref: str, catalog: Catalog | None = None, contract: str = "sft") -> tuple[str, str]:
@@ -188,10 +198,27 @@ def _from_path(path: Path) -> LoadedManifest:
     try:
         data = path.read_bytes()
     except OSError as error:
+        _check_is_data(path.parent)
         raise BadInputError(
             "the manifest cannot be read", seen=f"{path}: {error.strerror}", next="name DIR/manifest.json"
         ) from error
     return LoadedManifest(object_id(data), _checked(parse_object(data, path), str(path)), path.parent, path)
+
+
+def _check_is_data(folder: Path) -> None:
+    """Raise UsageError for the folder of a run or of a matrix, which have records of their own."""
+    name = quote(str(folder))
+    if (folder / "run.json").is_file():
+        raise UsageError(
+            "a run is not an admitted data set", seen=str(folder),
+            next=f"lpt report {name}; two runs beside each other: lpt sql @compare, or on the same items: "
+            f"lpt eval --admitted NAME:test --model {name} --baseline OTHER",
+        )  # fmt: skip
+    if (folder / "matrix.md").is_file():
+        raise UsageError(
+            "a matrix is not an admitted data set", seen=str(folder),
+            next=f"its page is {name}/matrix.md; lpt sql @matrices; of a run of it: lpt report {name}/VARIANT-seedN",
+        )  # fmt: skip
 
 
 def _in_catalog(catalog: Catalog, found: str, body: dict[str, Any]) -> LoadedManifest:

@@ -27,9 +27,12 @@ def rows_of(inputs: str | Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]
                 yield f"{source.path}:{line}", row
 
 
-def number(row: Mapping[str, Any], column: str, place: str) -> float | None:
+NAME_IT = "name the column that the file has"
+
+
+def number(row: Mapping[str, Any], column: str, place: str, advice: str = NAME_IT) -> float | None:
     """Return a value of a row as a number, true and false as 1 and 0; None for null. A format of text has text."""
-    value = _of(row, column, place)
+    value = _of(row, column, place, advice)
     if value is None or value == "":
         return None
     try:
@@ -41,16 +44,16 @@ def number(row: Mapping[str, Any], column: str, place: str) -> float | None:
     return found
 
 
-def name(row: Mapping[str, Any], column: str, place: str) -> str:
+def name(row: Mapping[str, Any], column: str, place: str, advice: str = NAME_IT) -> str:
     """Return a value of a row as a name: text as it is, anything else as JSON."""
-    value = _of(row, column, place)
+    value = _of(row, column, place, advice)
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
-def _of(row: Mapping[str, Any], column: str, place: str) -> Any:
+def _of(row: Mapping[str, Any], column: str, place: str, advice: str) -> Any:
     if column not in row:
         raise BadInputError(
             f"a row has no column {column}", seen=f"{place} has {', '.join(map(str, list(row)[:12]))}",
-            next="name the column that the file has",
+            next=advice,
         )  # fmt: skip
     return row[column]

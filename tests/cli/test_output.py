@@ -70,6 +70,15 @@ def test_names_of_pictures_and_markup_are_text_in_talk_and_tables(capsys):
     assert "b:fire:" in seen
 
 
+def test_a_task_that_has_just_begun_leaves_no_line_of_progress(capsys, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(output.time, "monotonic", lambda: now)
+    progress = output.Progress_()
+    for now, done, label in ((0, 0, "read"), (11, 5, "read"), (30, 60, "check"), (32, 70, "check")):  # noqa: B007
+        progress(done, None, label)
+    assert capsys.readouterr().err.splitlines() == ["read: 5 after 11 s", "check: 70 after 2 s"]
+
+
 def test_hostile_names_drive_no_terminal(tmp_path):
     """Names of files and columns come from others, too."""
     name = "\x1b[31m[red]x.jsonl"

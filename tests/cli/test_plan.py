@@ -108,6 +108,25 @@ def test_compute_is_a_table_and_an_object(capsys, seven):
     assert "33% on top is computed again" in err
 
 
+def test_tokens_have_units_and_an_adapter_is_not_held_to_a_rule_of_pre_training(capsys, seven):
+    plain, short = (
+        json.loads(lpt(capsys, f"compute --model {seven} --tokens {tokens} --json")[1]) for tokens in ("10e6", "10M")
+    )
+    assert short == plain
+    assert "20 a parameter" in lpt(capsys, f"compute --model {seven} --tokens 2B")[1].replace("\n", " ")
+    assert "a parameter" not in lpt(capsys, f"compute --model {seven} --tokens 2B --lora 16")[1].replace("\n", " ")
+
+
+def test_memory_takes_the_rank_as_compute_does(capsys, seven):
+    named, set_ = (
+        json.loads(lpt(capsys, f"memory --model {seven} {more} --json")[1]) for more in ("--lora 64", "--set lora_r=64")
+    )
+    assert named == set_
+    _, out, err = lpt(capsys, f"memory --model {seven}")
+    assert "rung" not in out
+    assert "casts: copies" in err
+
+
 def test_compute_takes_the_tokens_of_an_admitted_split(place, seven, model):
     """As often as it is passed over, in rows of their own length; `chats` was admitted with a tokenizer, `sums` not."""
     told = json.loads((place / ".lpt" / "splits" / "chats@1" / "manifest.json").read_text())
@@ -173,7 +192,7 @@ def test_rollouts_say_what_waits(capsys, seven):
      ("memory --model tiny --set lora_target_modules=q_porj", 2, "q_porj"),
      ("compute --model tiny --tokens -1", 2, "positive"), ("compute --model tiny --tokens 1e9 --mfu 30", 2, "share"),
      ("rollouts --model tiny --tokens 90 --max-tokens 64", 2, "above the limit"),
-     ("compute --model tiny --tokens nan", 2, "positive"),
+     ("compute --model tiny --tokens nan", 2, "positive"), ("compute --model tiny --tokens 5X", 2, "no number"),
      ("memory --model tiny --set sharding=fsdp2", 4, "not predicted where weights are spread over processes")],
 )  # fmt: skip
 def test_errors_have_three_parts(line, code, text):

@@ -291,6 +291,76 @@ def test_unknown_manifests_versions_and_splits(place, model, tmp_path):
         refused(invoke("sql", "select 1", cwd=tmp_path), 5, "there is no catalog here")
 
 
+def test_the_wrong_folder_is_told_and_gets_no_catalog(place, model, tmp_path):
+    out = tmp_path / "run"
+    with unchanged(tmp_path):
+        for command in (
+            grpo("--admitted", "sums:train", model=model, out=out),
+            ("eval", "--admitted", "sums:test", "--model", model),
+            ("export", model, "--out", out, "--merge", "--admitted", "sums@1:test"),
+            ("reward", "sample", "--admitted", "sums:test", "--policy", model, "--model", model, "--out", "a.jsonl"),
+        ):
+            words = ("there is no catalog here", "seen: .lpt", "--catalog DIR, or LPT_CATALOG")
+            refused(invoke(*command, cwd=tmp_path), 5, *words)
+    # A folder that is carried needs none.
+    carried = f"{place}/.lpt/splits/sums@1/manifest.json:nowhere"
+    refused(invoke("eval", "--admitted", carried, "--model", model, cwd=tmp_path), 5, "no split of that name")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("admit", ("`lpt admit` needs NAME, --contract, --train", "--contract: text, sft (chats), preference")),
+        ("admit chats --train a.jsonl", ("needs --contract", "seen: lpt admit chats --train a.jsonl")),
+        ("data audit a.jsonl", ("needs --contract", "rlvr (prompts with an answer to verify)")),
+        ("eval", ("needs --admitted, --model",)),
+        ("manifest diff a", ("needs NAME[@V]", "path to manifest.json")),
+        ("train sft", ("seen: no --admitted no --model no --out", "next: --admitted NAME:train --model DIR --out RUN")),
+        ("train sft --model tiny", ("seen: no --admitted no --out",)),
+        ("train matrix", ("needs SPEC.yaml, --out",)),
+    ],
+)
+def test_all_that_is_missing_is_named_at_once(tmp_path, line, words):
+    refused(invoke(*line.split(), cwd=tmp_path), 2, *words)
+
+
+def test_a_matrix_names_all_keys_that_it_lacks_and_prints_one_to_begin_with(tmp_path):
+    (tmp_path / "a.yaml").write_text("algorithm: sft\nunadmitted: a.jsonl\n")
+    told = invoke("train", "matrix", "a.yaml", "--out", "runs/a", cwd=tmp_path)
+    refused(told, 5, "the matrix lacks variants, seeds, band", "band: {relative: 0.02}", "--example")
+    example = invoke("train", "matrix", "--example", cwd=tmp_path)
+    assert example.code == 0
+    (tmp_path / "rank.yaml").write_text(example.stdout)
+    from lpt_train.matrix_spec import read_spec
+
+    spec = read_spec(tmp_path / "rank.yaml")
+    assert (len(spec.cells), spec.metric) == (9, "eval_loss")
+
+
+def test_runs_and_matrices_are_no_data_sets_and_are_answered_with_what_they_have(place, tmp_path):
+    for name, mark in (("a", "run.json"), ("b", "run.json"), ("m", "matrix.md")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / mark).write_text("{}")
+    there = ("--catalog", place / ".lpt")
+    diff = invoke("manifest", "diff", "runs/a", "runs/b", *there, cwd=tmp_path)
+    refused(diff, 2, "a run is not an admitted data set", "lpt sql @compare", "--model runs/a --baseline OTHER")
+    report = invoke("report", "runs/m", *there, cwd=tmp_path)
+    refused(report, 2, "a matrix is not", "its page is runs/m/matrix.md", "lpt report runs/m/VARIANT-seedN")
+
+
+def test_a_second_version_is_said_and_the_first_is_named_for_a_split_that_it_alone_has(place, model, tmp_path):
+    there = ("--catalog", tmp_path / "catalog")
+    rlvr = ("--contract", "rlvr", "--key", "countdown", "--train")
+    first = invoke("admit", "n", *rlvr, "train.jsonl", "--test", "test.jsonl", *there, cwd=place)
+    assert "there was" not in first.said
+    again = invoke("admit", "n", *rlvr, "train.jsonl", "--test", "test.jsonl", *there, cwd=place)
+    assert "there was" not in again.said
+    second = invoke("admit", "n", *rlvr, "train.jsonl", *there, cwd=place)
+    assert "there was n@1; this is n@2, and what n means from now on" in second.said
+    lost = invoke("eval", "--admitted", "n:test", "--model", model, *there, cwd=place)
+    refused(lost, 5, "n@2 has no split of that name", "next: one of: train; n@1 has test: n@1:test")
+
+
 def test_what_is_no_split_is_answered_with_the_splits_or_with_how_a_file_is_admitted(place, model, tmp_path):
     out = tmp_path / "run"
     for typed in ("train.jsonl", "train.jsonl:train"):

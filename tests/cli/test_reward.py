@@ -102,6 +102,16 @@ def test_models_and_rows_that_do_not_fit_are_refused(folder):
     assert not (folder / "no.jsonl").exists()
 
 
+def test_who_has_no_file_for_a_curve_is_told_what_makes_one(folder):
+    assert invoke("reward", "score", "chats.jsonl", "--model", "rm", "--out", "sc.jsonl", cwd=folder).code == 0
+    told = invoke("reward", "curve", "sc.jsonl", cwd=folder)
+    refused(told, 5, "a row has no column prompt_id", "lpt reward sample --admitted NAME:SPLIT (rlvr)")
+    admitted = invoke("admit", "held", "--contract", "sft", "--train", "chats.jsonl", cwd=folder)
+    assert admitted.code in (0, 3), admitted.stderr
+    sample = ("reward", "sample", "--admitted", "held:train", "--policy", "tiny", "--model", "rm", "--out", "s.jsonl")
+    refused(invoke(*sample, cwd=folder), 4, "held@1:train is sft", "lpt reward score FILE")
+
+
 def completions(prompts=12, n=8):
     """Gold that follows the proxy up to 5 and falls from there."""
     return [

@@ -132,7 +132,7 @@ def test_a_run_goes_on_by_its_folder_alone(place, begun):
     ("algorithm", "typed", "code", "words"),
     [
         ("sft", ("--set", "learning_rate=0.01"), 4, ("another learning_rate", "0.003 then, 0.01 now")),
-        ("sft", ("--set", "seed=8"), 4, ("another seed", "7 then, 8 now")),
+        ("sft", ("--set", "seed=8"), 4, ("another seed", "seen: seed: 7 then, 8 now")),
         ("sft", ("--model", "tiny"), 4, ("another model", "tiny now")),
         ("sft", ("--admitted", "sums:train"), 4, ("was admitted for rlvr",)),
         ("sft", ("--out", "elsewhere"), 2, ("its own folder", "--out elsewhere", "leave out --out")),

@@ -284,3 +284,12 @@ def test_a_read_only_disk(tmp_path, small_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(BadInputError, match="Read-only file system"):
         check_outputs([small_disk / "out.jsonl"], data)
+
+
+def test_messages_with_other_names_for_their_fields_are_told_what_to_rename(tmp_path):
+    turn = {"from": "user", "text": "hello"}
+    rows = "".join(json.dumps({"messages": [turn, {**turn, "from": "assistant"}]}) + "\n" for _ in range(3))
+    path = written(tmp_path / "a.jsonl", rows.encode())
+    with pytest.raises(BadInputError, match="no row of") as error:
+        list(Dataset.open([str(path)], kind="sft").records())
+    assert error.value.next == "in each message rename from → role, text → content"

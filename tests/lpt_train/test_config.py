@@ -121,12 +121,7 @@ def test_unknown_names_are_refused_with_the_closest_one(name):
         ("sft", "bf16", "true", "dtype=bfloat16"),
         ("sft", "torch_dtype", "fp16", "dtype=float16"),
         ("grpo", "max_new_tokens", 64, "max_completion_length=64"),
-        (
-            "sft",
-            "assistant_only_loss",
-            "true",
-            "nothing to set: of chats the assistant's tokens alone are trained, always",
-        ),
+        ("sft", "assistant_only_loss", "true", NAMES["train_on_inputs"]),
         ("sft", "output_dir", "runs/a", "--out runs/a"),
     ],
 )
@@ -150,6 +145,12 @@ def test_what_is_said_of_a_habit_names_settings_that_there_are():
         setting, equals, _ = text.partition("=")
         assert name not in there
         assert not equals or setting in there, name
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "optim.learning_rate"])
+def test_errors_have_the_name_that_is_typed(name):
+    with pytest.raises(UsageError, match="^option learning_rate has the wrong type"):
+        from_mapping(SFTConfig, {name: "fast"})
 
 
 def test_options_go_over_a_base():

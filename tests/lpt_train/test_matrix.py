@@ -182,7 +182,7 @@ def test_what_variants_do_not_share_is_noted():
         ({"base": {"seed": 3}}, "seed"),
         ({"variants": {"a": {"lora_r": 2}, "b": {"lora_r": 2}}}, "differ"),
         ({"variants": {"../a": {}}}, "name"),
-        ({"variants": {"a": {"lora_rank": 2}}}, "variant a: unknown option"),
+        ({"variants": {"a": {"lora_rank": 2}}}, "variant a: lora_rank is no option here"),
         ({"metric": "eval_loss", "eval": None}, "eval"),
         ({"metric": "probe.accuracy", "better": "higher"}, "probe"),
         ({"metric": "loss"}, "better"),
@@ -199,7 +199,7 @@ def test_a_specification_is_checked_before_anything_runs(changes, says):
 
 
 def test_the_example_is_a_specification(request):
-    read = read_spec(request.config.rootpath / "examples" / "matrix" / "rank.yaml")
+    read = read_spec(request.config.rootpath / "lpt_train" / "matrix_example.yaml")
     assert (len(read.cells), read.metric, read.more) == (9, "eval_loss", False)
     assert [cell.seed for cell in read.cells] == [1] * 3 + [2] * 3 + [3] * 3
     assert read.cells[0].options["lora_r"] == 4

@@ -235,6 +235,8 @@ def test_canned_queries_find_what_they_promise(catalog):
     assert [row[2] for row in query(catalog, "@not-checked").rows] == ["pii"]
     assert [row[2] for row in query(catalog, "@untrained").rows] == ['odd "name"']
     assert query(catalog, "@tainted").rows == []
+    runs = query(catalog, "SELECT algorithm, split, steps FROM v_run ORDER BY created DESC").rows
+    assert [row[2:4] + row[5:6] for row in query(catalog, "@compare").rows] == runs
     assert query(catalog, "@checks").rows[0][2] == "trunc.rate"
     with pytest.raises(UsageError, match="lost-rows"):
         query(catalog, "@nothing")

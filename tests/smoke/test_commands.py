@@ -69,7 +69,7 @@ RUNS: dict[str, tuple[str, set[str] | None]] = {
         "--out dropped.jsonl",
         DATA | {"rows_behind"},
     ),
-    "data pairs": ("prefs.jsonl --calibration 4 --hidden-test 4 --out pairs", DATA | {"splits", "disjoint"}),
+    "data pairs": ("prefs.jsonl --validation 4 --hidden-test 4 --out pairs", DATA | {"splits", "disjoint"}),
     "data synth": (
         "samples.jsonl --verifier math --generator tiny --generator-revision 1 --prompt-id plain --out made.jsonl",
         DATA | {"answers", "prompts", "sources"},
