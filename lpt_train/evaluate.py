@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lpt_train.admitted import AdmittedSplit
-from lpt_train.answers import Evaluation, answers, check_asked
+from lpt_train.answers import Evaluation, answers, check_asked, choose
 from lpt_train.compare import compare
 from lpt_train.compare import paired_difference as paired_difference
 from lpt_train.drift import drift
@@ -28,11 +28,11 @@ from manifests.errors import UsageError
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """How to measure; what a kind of record does not use is ignored by it."""
+    """How to measure. What a kind of record does not use is ignored by it, and refused where none of the splits does."""
 
     reward: str = ""  # what scores answers; empty: each record's own verifier
     match: str | None = None  # normaliser of exact match on sft records
-    n: int | None = None  # items to sample answers for, drawn by seed; None: all
+    n: int | None = None  # items to measure, drawn by seed; None: all
     temperature: float = 0.0  # 0: greedy
     k: int = 1  # samples an item
     pass_at: tuple[int, ...] = ()  # sizes of pass@k
@@ -100,6 +100,7 @@ def evaluate_splits(
 
     Models are loaded one after the other (both at once only for the drift). Two models are compared item by item.
     """
+    check_used(splits, options)
     for split in splits:
         if _ways(split, options) != [likelihood]:
             check_asked(
@@ -134,6 +135,38 @@ def evaluate_splits(
     return reports
 
 
+# Options by the way of measuring that reads them, as the command line names them.
+_SAMPLED = {"temperature": "--temperature", "k": "--k", "pass_at": "--pass-at"}
+_WRITTEN = {"max_completion_length": "--max-tokens", "batch_size": "--batch-size"}
+_READ = {"max_length": "--max-length", "domain_column": "--domain-column"}
+
+
+def check_used(splits: Sequence[AdmittedSplit], options: EvalOptions) -> None:
+    """Raise `UsageError` for an option that no split reads, and for more items than one has, before a model is read."""
+    ways = {way for split in splits for way in _ways(split, options)}
+    unread: dict[str, dict[str, str]] = {}
+    if answers not in ways:
+        unread["answers are sampled of rlvr splits, and of sft splits with --match"] = (
+            _SAMPLED | ({} if options.drift else _WRITTEN)
+        )
+    if not any(split.kind == "rlvr" for split in splits):
+        unread["a reward scores the answers of rlvr splits"] = {"reward": "--reward"}
+    if not any(split.kind == "sft" for split in splits):
+        unread["replies are compared with those of sft splits"] = {"match": "--match"}
+    if likelihood not in ways:
+        unread["losses are measured on sft, text and preference splits"] = _READ
+    for why, names in unread.items():
+        typed = [flag for name, flag in names.items() if getattr(options, name) != getattr(EvalOptions, name)]
+        if typed:
+            raise UsageError(
+                f"{typed[0]} does nothing here: {why}",
+                seen=", ".join(f"{split.ref} ({split.kind})" for split in splits), next=f"leave out {' '.join(typed)}",
+            )  # fmt: skip
+    for split in splits:
+        if _ways(split, options) == [likelihood]:
+            choose(range(len(split)), options.n, options.seed)
+
+
 def _drift(
     model: Subject, baseline: Subject, split: AdmittedSplit, options: EvalOptions
 ) -> tuple[list[Measure], list[str]]:
@@ -154,7 +187,7 @@ def _measure(
 ) -> Evaluation | Likelihood:
     if way is likelihood:
         return likelihood(
-            subject, split, max_length=options.max_length, domain_column=options.domain_column, catalog=catalog,
+            subject, split, n=options.n, seed=options.seed, max_length=options.max_length, domain_column=options.domain_column, catalog=catalog,
             watch=watch,
         )  # fmt: skip
     if split.kind == "rlvr":
