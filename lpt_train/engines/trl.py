@@ -46,7 +46,7 @@ from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.resume import not_with_trl
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
-from lpt_train.speed import Speed
+from lpt_train.speed import Speed, evaluations_after
 from lpt_train.steps import batched
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
@@ -228,11 +228,14 @@ class Observer(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure what the run starts from."""
-        self.speed = Speed(0, self.work.steps)
+        steps, every, evaluated = self.work.steps, self.config.run.eval_steps, bool(self.work.held_out)
+        self.speed = Speed(0, steps, None, lambda done: evaluations_after(done, steps, every) if evaluated else 0)
         if (begin := getattr(self.progress, "begin", None)) is not None:
             begin(report_line(parameter_report(self.trainer.model)))
         if self.work.held_out:
-            self.run.log(0, evaluate(self.trainer, self.work, self.algorithm))
+            with self.speed.evaluation():
+                measured = evaluate(self.trainer, self.work, self.algorithm)
+            self.run.log(0, measured)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """No update by gradients that are not finite (TRL clips before, which leaves them so)."""
@@ -264,7 +267,8 @@ class Observer(TrainerCallback):
         metrics |= {"tokens": tokens, "epoch": epoch, **self.speed.step(done, tokens)}
         last = done == self.work.steps or control.should_training_stop
         if self.work.held_out and (last or (options.eval_steps and done % options.eval_steps == 0)):
-            metrics |= evaluate(self.trainer, self.work, self.algorithm)
+            with self.speed.evaluation():
+                metrics |= evaluate(self.trainer, self.work, self.algorithm)
         if last or done == 1 or "eval_loss" in metrics or done % options.logging_steps == 0:
             self.run.log(done, metrics)
         if self.progress is not None:
@@ -276,6 +280,7 @@ class Observer(TrainerCallback):
                 cursor={"place": self.work.place(done), "units": len(self.work.units)},
                 extra={"proof": self.proof.state()}, keep_last=options.save_total_limit,
             )  # fmt: skip
+        self.speed.resume()
 
 
 @torch.no_grad()

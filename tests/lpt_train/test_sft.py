@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from train_cases import admit_by_hand, chat, chats, write_jsonl
 
+from lpt_train import sft as loop
 from lpt_train.admitted import load_split, load_unadmitted
 from lpt_train.checkpoint import read_provenance
 from lpt_train.checkpoint_folders import checkpoints, latest
@@ -285,6 +287,19 @@ def test_a_folder_that_cannot_be_made_is_bad_input(tiny, sft_split, tmp_path, mo
 def test_rows_that_are_evaluated_and_trained_on_are_said(tiny, sft_split, tmp_path):
     result = train(config(tiny, max_steps=1), split=sft_split, out=tmp_path / "run", eval_split=sft_split)
     assert result.notes == ["16 rows that the run is evaluated on are trained on as well"]
+
+
+def test_the_rate_of_a_run_is_that_of_its_steps(tiny, sft_split, tmp_path, monkeypatch):
+    measured = loop.evaluate
+    monkeypatch.setattr(loop, "evaluate", lambda *given: (time.sleep(0.3), measured(*given))[1])
+    result = train(config(tiny, eval_steps=2), split=sft_split, out=tmp_path / "run", eval_split=sft_split)
+    first, *steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert set(first) == {"step", "eval_loss"}
+    rate = sum(step["tokens"] for step in steps) / sum(step["step_seconds"] for step in steps)
+    assert result.body["tokens_per_second"] == pytest.approx(rate, rel=1e-3)
+    assert [step["eta_seconds"] >= seconds for step, seconds in zip(steps, (0.6, 0.3, 0.3, 0), strict=True)] == [True] * 4
+    assert steps[-1]["eta_seconds"] == 0
+    assert max(step["step_seconds"] for step in steps[2:]) < 0.3  # what follows an evaluation is no longer for it
 
 
 def test_epochs_and_packing_set_the_number_of_steps(tiny, sft_split, tmp_path):
