@@ -242,6 +242,7 @@ def _train(
 ) -> None:
     from lpt_train.algorithms import ALGORITHMS, config_of
 
+    before: Recorded | None = None
     if resume is None:
         if out is None or "model" not in typed:
             raise UsageError(
@@ -263,6 +264,9 @@ def _train(
         with _named_as_before(resume):
             split = load(admitted, unadmitted, contract, opened)
             evaluation = load(eval_split, None, contract, opened) if eval_split else None
+        if before is not None and before.nothing_left(split, evaluation):
+            _tell_done(before.body, resume, json)
+            return
         notes: list[str] = []
         if resume is None:
             config, notes = _with_length(config, typed, split)
@@ -292,6 +296,15 @@ def _loop(algorithm: str, engine: str) -> Callable[..., Any]:
     from lpt_train.engines.trl import train
 
     return train
+
+
+def _tell_done(body: Mapping[str, Any], folder: Path | None, json: bool) -> None:
+    """What somebody hears who resumes a run that is done: its record as it is."""
+    note = f"{folder} is done, as long as it was asked to be: nothing is left to do"
+    if json:
+        as_json({**body, "notes": [note]})
+    else:
+        show_run({**body, "notes": [note]})
 
 
 def _before(algorithm: str, typed: Mapping[str, object], resume: Path, out: Path | None) -> Recorded:

@@ -100,13 +100,7 @@ def evaluate_splits(
 
     Models are loaded one after the other (both at once only for the drift). Two models are compared item by item.
     """
-    check_used(splits, options)
-    for split in splits:
-        if _ways(split, options) != [likelihood]:
-            check_asked(
-                split, match=options.match if split.kind != "rlvr" else None, temperature=options.temperature,
-                k=options.k, pass_at=options.pass_at,
-            )  # fmt: skip
+    check_options(splits, options)
     if options.drift and len(models) < 2:
         raise UsageError("a drift is from a second model", seen="--drift without --baseline", next="--baseline MODEL")
     reports = [SplitReport(split.ref) for split in splits]
@@ -141,8 +135,9 @@ _WRITTEN = {"max_completion_length": "--max-tokens", "batch_size": "--batch-size
 _READ = {"max_length": "--max-length", "domain_column": "--domain-column"}
 
 
-def check_used(splits: Sequence[AdmittedSplit], options: EvalOptions) -> None:
-    """Raise `UsageError` for an option that no split reads, and for more items than one has, before a model is read."""
+def check_options(splits: Sequence[AdmittedSplit], options: EvalOptions) -> None:
+    """Raise `UsageError` for an option that no split reads or that cannot be, and for more items than a split has,
+    before a model is read."""
     ways = {way for split in splits for way in _ways(split, options)}
     unread: dict[str, dict[str, str]] = {}
     if answers not in ways:
@@ -165,6 +160,11 @@ def check_used(splits: Sequence[AdmittedSplit], options: EvalOptions) -> None:
     for split in splits:
         if _ways(split, options) == [likelihood]:
             choose(range(len(split)), options.n, options.seed)
+        else:
+            check_asked(
+                split, match=options.match if split.kind != "rlvr" else None, temperature=options.temperature,
+                k=options.k, pass_at=options.pass_at,
+            )  # fmt: skip
 
 
 def _drift(

@@ -62,6 +62,13 @@ def _items(part: str, alias: str) -> str:
     return f"object o JOIN (FROM item WHERE part = '{part}') {alias} ON {alias}.object = o.id"
 
 
+# A run that went on has a record for each time it ended, under one run_id: views show the newest one.
+_NEWEST_RUN = (
+    "o.id IN (SELECT arg_max(id, seq) FROM object WHERE type LIKE 'lpt.run/%' "
+    "GROUP BY COALESCE(head->>'$.run_id', id))"
+)
+
+
 def _sum(path: str, name: str) -> str:
     total = f"list_sum(list_transform(json_extract(head, '$.{path}'), lambda x: TRY_CAST(x AS BIGINT)))"
     return f"COALESCE({total}, 0)::BIGINT AS {name}"
@@ -173,8 +180,9 @@ _RUN = _select(
         "head->'$.config' AS config",
         "head->'$.proof' AS proof",
         "head->'$.failures' AS failures",
+        "regexp_replace(head->>'$.metrics_path', '/metrics.jsonl$', '') AS folder",
     ],
-    _of("run"),
+    f"{_of('run')} AND {_NEWEST_RUN}",
 )
 
 _METRIC = _select(
@@ -185,7 +193,7 @@ _METRIC = _select(
         "TRY_CAST(m.value->>'$[0]' AS DOUBLE) AS first",
         "TRY_CAST(m.value->>'$[1]' AS DOUBLE) AS last",
     ],
-    f"{_items('metrics', 'm')} WHERE o.type LIKE 'lpt.run/%'",
+    f"{_items('metrics', 'm')} WHERE o.type LIKE 'lpt.run/%' AND {_NEWEST_RUN}",
 )
 
 _QUARANTINE = _select(
@@ -202,7 +210,7 @@ _QUARANTINE = _select(
         _text("batch_sha256", source="q.value"),
         "q.value->'$.record_ids' AS record_ids",
     ],
-    f"{_items('quarantined', 'q')} WHERE o.type LIKE 'lpt.run/%'",
+    f"{_items('quarantined', 'q')} WHERE o.type LIKE 'lpt.run/%' AND {_NEWEST_RUN}",
 )
 
 _CHECKPOINT = (
@@ -308,6 +316,7 @@ _MATRIX = _select(
         _typed("BIGINT", "resources.peak_memory_bytes", "peak_memory_bytes", "m.value"),
         _typed("DOUBLE", "resources.seconds", "seconds", "m.value"),
         _created(),
+        _text("folder"),
     ],
     f"{_items('variants', 'm')} WHERE o.type LIKE 'lpt.matrix/%'",
 )

@@ -127,6 +127,28 @@ def test_a_run_goes_on_by_its_folder_alone(place, begun):
     assert invoke("train", "sft", "--resume", begun, *same, cwd=place).code == 0
 
 
+def test_a_run_that_is_done_has_nothing_left_and_leaves_no_second_record(place, model, tmp_path):
+    out = tmp_path / "run"
+    asked = ("--admitted", "chats:train", "--model", model, "--out", out, *SMALL, "--json")
+    options = ("--set", "max_steps=1", "--set", "lr_scheduler_type=constant")
+    first = invoke("train", "sft", *asked, *options, cwd=place)
+    assert first.code == 0, first.stderr
+    with unchanged(out, place):
+        again = invoke("train", "sft", "--resume", out, "--json", cwd=place)
+        told = invoke("train", "sft", "--resume", out, "--admitted", "chats:train", cwd=place)
+    assert (again.code, told.code) == (0, 0)
+    assert "nothing is left to do" in told.said
+    assert again.json["tokens_per_second"] == first.json["tokens_per_second"] > 0
+    assert "loading torch" not in told.said
+    longer = invoke("train", "sft", "--resume", out, "--set", "max_steps=2", "--json", cwd=place)
+    assert (longer.code, longer.json["steps"]) == (0, 2)
+    of = f"where run_id = '{first.json['run_id']}'"
+    shown = invoke("sql", f"select steps, folder from v_run {of}", "--json", cwd=place)
+    assert shown.json["rows"] == [{"steps": 2, "folder": str(out)}]
+    metrics = invoke("sql", f"select count(*) n from v_metric {of}", "--json", cwd=place)
+    assert metrics.json["rows"] == [{"n": len(longer.json["metrics"])}]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "typed", "code", "words"),
     [
