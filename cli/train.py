@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -107,7 +107,7 @@ def _add(algorithm: str, summary: str, *lines: str) -> None:
         catalog: CatalogDir = None,
         json: Json = False,
     ) -> None:
-        typed = settings(set_, config) | _given(model=model)
+        typed = _typed(set_, config, model=model)
         _train(algorithm, typed, engine, admitted, unadmitted, eval_split, out, resume, catalog, json)
 
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
@@ -151,7 +151,7 @@ def dpo(
 ) -> None:
     """Direct preference optimisation on admitted pairs; --loss names its variants. `lpt train settings dpo` lists what
     --set takes."""
-    typed = settings(set_, config) | _given(model=model, loss_type=loss)
+    typed = _typed(set_, config, model=model, loss_type=loss)
     _train("dpo", typed, engine, admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
@@ -208,7 +208,7 @@ def grpo(
     json: Json = False,
 ) -> None:
     """Group-relative policy optimisation on prompts with verifiable answers. `lpt train settings grpo` lists --set."""
-    typed = settings(set_, config) | _given(model=model, reward=reward)
+    typed = _typed(set_, config, model=model, reward=reward)
     _train("grpo", typed, "lean", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
@@ -223,14 +223,29 @@ def show_settings(
     table(["setting", "default", ""], described(ALGORITHMS[algorithm].config), to_stdout=True)
 
 
-def _given(**options: object) -> dict[str, object]:
-    """Those that were typed."""
-    return {name: value for name, value in options.items() if value is not None}
+@dataclass(frozen=True)
+class Typed:
+    """The settings of a run as they were typed; `by_hand` names those that are from no file."""
+
+    values: dict[str, object]
+    by_hand: frozenset[str]
+
+
+def _typed(set_: list[str] | None, file: Path | None, **options: object) -> Typed:
+    """--config, over it --set, over it the options that were typed; of the last two none contradicts the other."""
+    typed, given = settings(set_, None), {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if name in typed and typed[name] != value:
+            raise UsageError(
+                f"{name} is given twice", seen=f"{typed[name]} by --set, {value} by its option", next="leave out one"
+            )
+    names = frozenset(name.rpartition(".")[2] for name in typed | given)
+    return Typed(settings(None, file) | typed | given, names)
 
 
 def _train(
     algorithm: str,
-    typed: Mapping[str, object],
+    typed: Typed,
     engine: str,
     admitted: str | None,
     unadmitted: Path | None,
@@ -241,21 +256,23 @@ def _train(
     json: bool,
 ) -> None:
     from lpt_train.algorithms import ALGORITHMS, config_of
+    from lpt_train.config_unread import check_read
 
     before: Recorded | None = None
     if resume is None:
-        if out is None or "model" not in typed:
+        if out is None or "model" not in typed.values:
             raise UsageError(
                 "a run starts from a model and has a folder", seen="no --out" if out is None else "no --model",
                 next="--model DIR --out RUN; or --resume RUN to go on with one",
             )  # fmt: skip
-        config = config_of(algorithm, typed)
+        config = config_of(algorithm, typed.values)
     else:
-        before = _before(algorithm, typed, resume, out)
+        before = _before(algorithm, typed.values, resume, out)
         out, config = resume, before.config
         if admitted is None and unadmitted is None:
             admitted, unadmitted = before.admitted, before.unadmitted
         eval_split = eval_split or before.eval_split
+    check_read(config, typed.by_hand, typed.values, evaluated=eval_split is not None)
     contract = ALGORITHMS[algorithm].contract
     from manifests.catalog import Catalog
 
@@ -269,7 +286,7 @@ def _train(
             return
         notes: list[str] = []
         if resume is None:
-            config, notes = _with_length(config, typed, split)
+            config, notes = _with_length(config, typed.values, split)
         with waiting("loading torch …"):  # which takes seconds: what could be refused without it was
             train = _loop(algorithm, engine)
         result = train(

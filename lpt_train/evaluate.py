@@ -141,8 +141,8 @@ def check_options(splits: Sequence[AdmittedSplit], options: EvalOptions) -> None
     ways = {way for split in splits for way in _ways(split, options)}
     unread: dict[str, dict[str, str]] = {}
     if answers not in ways:
-        unread["answers are sampled of rlvr splits, and of sft splits with --match"] = (
-            _SAMPLED | ({} if options.drift else _WRITTEN)
+        unread["answers are sampled of rlvr splits, and of sft splits with --match"] = _SAMPLED | (
+            {} if options.drift else _WRITTEN
         )
     if not any(split.kind == "rlvr" for split in splits):
         unread["a reward scores the answers of rlvr splits"] = {"reward": "--reward"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import time
@@ -10,7 +11,11 @@ import pytest
 from command_line import invoke, refused, unchanged
 
 from cli.train import exit_code
+from lpt_train.algorithms import ALGORITHMS, config_of
+from lpt_train.config import option_names
+from lpt_train.config_unread import LOSSES, OTHERS, check_read
 from manifests.catalog import Catalog
+from manifests.errors import UsageError
 
 SMALL = ("--set", "lora_r=2", "--set", "per_device_train_batch_size=2")
 
@@ -186,3 +191,46 @@ def test_a_split_that_is_not_found_any_more_is_asked_for(place, model, tmp_path)
     again = ("train", "sft", "--resume", tmp_path / "run", "--set", "max_steps=2")
     refused(invoke(*again, cwd=place), 5, "the file cannot be read", "was started with it", "give it as it was given")
     assert invoke(*again, "--unadmitted", moved, cwd=place).code == 4  # a split has its path for a name
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "typed", "words"),
+    [
+        ("sft", ("--set", "eval_steps=1"), ("eval_steps does nothing", "no --eval", "leave out eval_steps")),
+        ("sft", ("--set", "use_peft=false", "--set", "lora_r=4"), ("lora_r does nothing", "use_peft=false")),
+        ("sft", ("--set", "optim.decay_ratio=0.3"), ("decay_ratio does nothing", "warmup_stable_decay")),
+        ("sft", ("--set", "spike_factor=3"), ("spike_guard=true",)),
+        ("dpo", ("--loss", "ipo", "--set", "label_smoothing=0.1"), ("label_smoothing does nothing", "robust and cpo")),
+        ("simpo", ("--set", "cpo_alpha=2"), ("cpo_alpha does nothing",)),
+        ("dpo", ("--loss", "ipo", "--set", "loss_type=hinge"), ("given twice", "hinge by --set, ipo by its option")),
+        ("sft", ("--set", "model=tiny"), ("model is given twice",)),
+    ],
+)
+def test_what_a_run_does_not_read_is_refused(place, model, tmp_path, algorithm, typed, words):
+    split = "chats:train" if algorithm == "sft" else "pairs:train"
+    run = ("train", algorithm, "--admitted", split, "--model", model, "--out", tmp_path / "run", *typed)
+    refused(invoke(*run, cwd=place), 2, *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_of_settings_may_serve_several_runs_but_not_another_loss(tmp_path):
+    config = config_of("sft", {"eval_steps": 5, "lora_r": 4, "use_peft": False})
+    check_read(config, {"use_peft"}, {"eval_steps", "lora_r", "use_peft"}, evaluated=False)
+    check_read(config_of("sft", {"eval_steps": 5, "lora_r": 16}), {"eval_steps", "lora_r"}, evaluated=True)
+    for loss, taken in (("sigmoid", True), ("cpo", True), ("hinge", False)):
+        given = config_of("cpo" if loss == "cpo" else "dpo", {"loss_type": loss, "label_smoothing": 0.1})
+        with contextlib.nullcontext() if taken else pytest.raises(UsageError, match="label_smoothing does nothing"):
+            check_read(given, (), ("label_smoothing",), evaluated=False)
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo", "kto", "reward", "grpo"])
+def test_every_rule_names_options_that_are_there(kind):
+    there = {name for known in ALGORITHMS.values() for name in option_names(known.config)}
+    assert {name for names, _, _ in (*LOSSES, *OTHERS) for name in names} <= there
+    known = set(option_names(ALGORITHMS[kind].config))
+    check_read(config_of(kind, {"reward": "integer"} if kind == "grpo" else {}), known, evaluated=False)
+
+
+def test_a_length_without_a_tokenizer_is_refused(place):
+    asked = ("admit", "short", "--contract", "sft", "--train", "chats.jsonl", "--max-length", 200)
+    refused(invoke(*asked, cwd=place), 2, "--max-length 200 without --tokenizer", "--tokenizer MODEL")

@@ -229,7 +229,11 @@ def test_what_would_fail_each_cell_is_refused_before_the_first(folder):
     path, catalog = folder
     body = yaml.safe_load((path / "demo.yaml").read_text())
     for changes, error, words in (
-        ({"admitted": "chats:validation", "algorithm": "dpo", "metric": "loss", "better": "lower"}, RefusedError, "dpo"),
+        (
+            {"admitted": "chats:validation", "algorithm": "dpo", "metric": "loss", "better": "lower"},
+            RefusedError,
+            "dpo",
+        ),
         ({"probe": {"admitted": "chats:train", "k": 4}}, UsageError, "--k"),
         ({"probe": {"admitted": "chats:train", "match": "fuzzy"}}, UsageError, "normaliser"),
         ({"base": {"early_stopping_patience": 2}}, UsageError, "evaluations"),
