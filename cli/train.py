@@ -298,7 +298,7 @@ def _train(
         if json:
             as_json(result.to_json())
         else:
-            show_run(result.to_json())
+            show_run(result.to_json(), line.told)
         tell_head(opened)
         if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
             raise typer.Exit(code)

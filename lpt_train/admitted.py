@@ -96,10 +96,8 @@ class AdmittedSplit:
 
     def take(self, places: Sequence[int]) -> AdmittedSplit:
         """Some of its rows, in that order, under its name and digests; no schedule is theirs."""
-        return replace(
-            self, table=self.table.take(pa.array(places, pa.int64())), record_ids=[self.record_ids[at] for at in places],
-            schedule=None,
-        )  # fmt: skip
+        table, ids = self.table.take(pa.array(places, pa.int64())), [self.record_ids[at] for at in places]
+        return replace(self, table=table, record_ids=ids, schedule=None)
 
     def beside(self, name: str) -> list[Any] | None:
         """A column that is no part of the records, in their order; None where the split has none of that name."""

@@ -1,4 +1,4 @@
-"""Options that a run does not read: who types one means something by it, so it is refused. Free to import (no torch)."""
+"""Options that a run does not read: who types one means something by it, so it is refused. Free to import."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from lpt_train.drift import drift
 from lpt_train.estimates import PairedDifference
 from lpt_train.likelihood import Likelihood, likelihood
 from lpt_train.machine import memory_answered
-from lpt_train.measured import Measure, Subject, load_subject, record_comparison
+from lpt_train.measured import Measure, Subject, load_subject, record_comparison, trained_on
 from lpt_train.watch import Watch, unwatched
 from manifests.catalog import Catalog
 from manifests.errors import UsageError
@@ -28,7 +28,7 @@ from manifests.errors import UsageError
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """How to measure. What a kind of record does not use is ignored by it, and refused where none of the splits does."""
+    """How to measure. A kind of record ignores what it does not use; what none of the splits uses is refused."""
 
     reward: str = ""  # what scores answers; empty: each record's own verifier
     match: str | None = None  # normaliser of exact match on sft records
@@ -110,9 +110,9 @@ def evaluate_splits(
         subject = load_subject(model, merge=merge, device=device, dtype=dtype, seed=options.seed)
         for report, split in zip(reports, splits, strict=True):
             with memory_answered("a smaller --batch-size, --max-tokens, --max-length or --k"):
-                report.found[model] = [
-                    _measure(way, subject, split, options, catalog, watch) for way in _ways(split, options)
-                ]
+                found = [_measure(way, subject, split, options, catalog, watch) for way in _ways(split, options)]
+            found[0] = replace(found[0], notes=(*found[0].notes, *trained_on(subject, split, catalog)))
+            report.found[model] = found
         if options.drift:
             kept.append(subject)
     for report, split in zip(reports, splits, strict=True) if len(models) > 1 else ():
@@ -187,8 +187,8 @@ def _measure(
 ) -> Evaluation | Likelihood:
     if way is likelihood:
         return likelihood(
-            subject, split, n=options.n, seed=options.seed, max_length=options.max_length, domain_column=options.domain_column, catalog=catalog,
-            watch=watch,
+            subject, split, n=options.n, seed=options.seed, max_length=options.max_length,
+            domain_column=options.domain_column, catalog=catalog, watch=watch,
         )  # fmt: skip
     if split.kind == "rlvr":
         options = replace(options, match=None)

@@ -12,7 +12,8 @@ from manifests.spec_values import did_you_mean
 
 _RUN = ("trainable_parameters", "peak_memory_bytes", "seconds", "tokens_per_second", "steps")
 _STEP = (
-    "loss", "grad_norm", "learning_rate", "tokens", "epoch", "step_seconds", "eta_seconds", "memory_gib", "mfu", "skipped",
+    "loss", "grad_norm", "learning_rate", "tokens", "epoch", "step_seconds", "eta_seconds", "memory_gib", "mfu",
+    "skipped",
 )  # fmt: skip
 _REWARDS = ("rewards/chosen", "rewards/rejected", "rewards/margins")
 _PAIRS = (*_REWARDS, "rewards/accuracies", "logps/chosen", "logps/rejected", "kl_k1")
@@ -55,7 +56,8 @@ def check_names(
         if name in here or (_OPEN.fullmatch(name) and (probed or not name.startswith("probe."))):
             continue
         needs = (
-            "give largest_batch" if name == "largest_batch" else "give probe" if name.startswith("probe.") and not probed
+            "give largest_batch" if name == "largest_batch"
+            else "give probe" if name.startswith("probe.") and not probed
             else "give eval, the split it is measured on" if name in values_of(algorithm) and not evaluated
             else did_you_mean(name, here)
         )  # fmt: skip

@@ -49,8 +49,9 @@ from manifests.files import cannot_write, exclusive_lock, make_folder, write_ato
 from manifests.rollouts import into_catalog
 
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
-# One that has `begin(line)` is told before the first step what trains.
+# What one may have besides, `lpt_train.watch` says.
 Progress = Callable[[int, int, Mapping[str, float]], None]
+
 
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 

@@ -42,6 +42,7 @@ from lpt_train.speed import Parts, Speed, evaluations_after, peak_memory_bytes, 
 from lpt_train.spikes import SpikeGuard
 from lpt_train.steps import clipped, whole_steps
 from lpt_train.stop import StopRequest
+from lpt_train.watch import FIRST, begins, waits
 from manifests.errors import LptError
 
 _ONCE = ("generation_seconds", "mfu_generation")  # told of the first step of a generation
@@ -252,8 +253,7 @@ class Updates:
         """Into the record, and to a progress that has a place for it (`begin`), before the first step."""
         report = parameter_report(self.model, self.config.optim.optim)
         self.run.body |= report
-        if (begin := getattr(self.progress, "begin", None)) is not None:
-            begin(report_line(report))
+        begins(self.progress, report_line(report), self.run.notes)
 
     def _proved(self) -> dict[str, Any]:
         """The proof of a run whose processes have the same weights; of another, which is failed, `LptError`."""
@@ -299,7 +299,7 @@ class Updates:
 
     def _measure_first(self) -> None:
         if self.evaluate is not None:
-            with self._speed.evaluation():
+            with self._speed.evaluation(), waits(self.progress, FIRST):
                 measured = self.evaluate()
             self.run.log(0, measured)
             self._show("evaluation", 0, measured)

@@ -64,8 +64,7 @@ def _items(part: str, alias: str) -> str:
 
 # A run that went on has a record for each time it ended, under one run_id: views show the newest one.
 _NEWEST_RUN = (
-    "o.id IN (SELECT arg_max(id, seq) FROM object WHERE type LIKE 'lpt.run/%' "
-    "GROUP BY COALESCE(head->>'$.run_id', id))"
+    "o.id IN (SELECT arg_max(id, seq) FROM object WHERE type LIKE 'lpt.run/%' GROUP BY COALESCE(head->>'$.run_id', id))"
 )
 
 

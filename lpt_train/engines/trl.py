@@ -49,6 +49,7 @@ from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Speed, evaluations_after
 from lpt_train.steps import batched
 from lpt_train.stop import StopRequest
+from lpt_train.watch import FIRST, begins, waits
 from manifests.catalog import Catalog
 from manifests.errors import RefusedError, UsageError
 
@@ -230,10 +231,9 @@ class Observer(TrainerCallback):
         """Measure what the run starts from."""
         steps, every, evaluated = self.work.steps, self.config.run.eval_steps, bool(self.work.held_out)
         self.speed = Speed(0, steps, None, lambda done: evaluations_after(done, steps, every) if evaluated else 0)
-        if (begin := getattr(self.progress, "begin", None)) is not None:
-            begin(report_line(parameter_report(self.trainer.model)))
+        begins(self.progress, report_line(parameter_report(self.trainer.model)), self.run.notes)
         if self.work.held_out:
-            with self.speed.evaluation():
+            with self.speed.evaluation(), waits(self.progress, FIRST):
                 measured = evaluate(self.trainer, self.work, self.algorithm)
             self.run.log(0, measured)
 

@@ -33,6 +33,10 @@ def test_the_page_of_a_run_shows_what_was_measured_of_it(place, model, tmp_path)
     ended = invoke(*asked, run, cwd=place)
     assert ended.code == 0, ended.stderr
     loss = next(one for one in ended.json["models"][str(run)]["measures"] if one["name"] == "loss")
+    (mine, base) = (ended.json["models"][name]["notes"] for name in (str(run), str(model)))
+    run_id = json.loads((run / "run.json").read_text())["run_id"]
+    assert mine == [f"chats@1:train is what the run {run_id} trained on: this says what the model remembers"]
+    assert base == []
     exported = invoke("export", run, "--out", tmp_path / "exported", cwd=place)
     assert exported.code == 0, exported.stderr
     assert invoke(*asked, tmp_path / "exported", cwd=place).code == 0

@@ -95,7 +95,7 @@ def test_long_rows_are_left_out_and_told(subject, tmp_path):
     records = [*chats(3), {"messages": chat("say", "x" * 200)}]
     found = likelihood(subject, split_of(tmp_path / "a.jsonl", records, "sft"), max_length=120)
     assert (len(found.items), found.dropped) == (3, {"too_long": 1})
-    assert found.notes == ("1 of 4 rows were dropped: too_long 1",)
+    assert found.notes == ("1 of 4 rows were dropped: too_long 1; a larger max_length keeps those that are too long",)
 
 
 def test_text_counts_every_byte_but_no_prompt(subject, tmp_path):

@@ -114,7 +114,8 @@ def test_what_lies_between_steps_is_in_no_rate_and_evaluations_to_come_are_in_wh
 
 @pytest.mark.parametrize(
     ("done", "total", "every", "together", "left"),
-    [(0, 4, 2, 1, 2), (1, 4, 2, 1, 2), (2, 4, 2, 1, 1), (3, 4, 2, 1, 1), (4, 4, 2, 1, 0), (0, 5, 2, 1, 3), (4, 5, 2, 1, 1),
+    [(0, 4, 2, 1, 2), (1, 4, 2, 1, 2), (2, 4, 2, 1, 1), (3, 4, 2, 1, 1), (4, 4, 2, 1, 0), (0, 5, 2, 1, 3),
+     (4, 5, 2, 1, 1),
      (0, 7, 0, 1, 1), (7, 7, 0, 1, 0), (1, 7, 1, 1, 6), (0, 8, 1, 4, 2), (4, 8, 1, 4, 1)],
 )  # fmt: skip
 def test_evaluations_to_come(done, total, every, together, left):
