@@ -255,8 +255,10 @@ def _train(
     catalog: Path | None,
     json: bool,
 ) -> None:
+    from lpt_train.admitted import check_contract, check_trains
     from lpt_train.algorithms import ALGORITHMS, config_of
     from lpt_train.config_unread import check_read
+    from lpt_train.run_folder import check_new, nothing_left
 
     before: Recorded | None = None
     if resume is None:
@@ -266,6 +268,7 @@ def _train(
                 next="--model DIR --out RUN; or --resume RUN to go on with one",
             )  # fmt: skip
         config = config_of(algorithm, typed.values)
+        check_new(out)
     else:
         before = _before(algorithm, typed.values, resume, out)
         out, config = resume, before.config
@@ -284,15 +287,20 @@ def _train(
         if before is not None and before.nothing_left(split, evaluation):
             _tell_done(before.body, resume, json)
             return
+        check_trains(split, algorithm)
+        if evaluation is not None:
+            check_contract(evaluation, algorithm)
         notes: list[str] = []
         if resume is None:
             config, notes = _with_length(config, typed.values, split)
         with waiting("loading torch …"):  # which takes seconds: what could be refused without it was
             train = _loop(algorithm, engine)
-        result = train(
-            config, split=split, out=out, catalog=opened, progress=line, eval_split=evaluation,
-            resume=resume is not None,
-        )  # fmt: skip
+        assert out is not None
+        with nothing_left(out):
+            result = train(
+                config, split=split, out=out, catalog=opened, progress=line, eval_split=evaluation,
+                resume=resume is not None,
+            )  # fmt: skip
         line.close()
         result.notes[:0] = notes
         if json:

@@ -29,6 +29,7 @@ from lpt_train.matrix_choice import CellResult, Choice, choose
 from lpt_train.matrix_page import page
 from lpt_train.matrix_spec import Cell, MatrixSpec
 from lpt_train.resume import measured_on
+from lpt_train.run_folder import MATRIX_LOCK
 from lpt_train.runs import env, now, read_record
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
@@ -81,11 +82,13 @@ def run_matrix(
             "the largest batch is found by running out of memory on a CUDA device", seen="there is none here",
             next="leave largest_batch and its gate out",
         )  # fmt: skip
+    if (out / "run.json").exists():
+        raise UsageError("the folder holds a run", seen=str(out), next="choose another --out, one for the matrix alone")
     splits = _splits(spec, catalog)
     spec = _with_admitted_length(spec, splits.train)
     make_folder(out)
     results: list[CellResult] = []
-    with exclusive_lock(out / ".matrix.lock", wait=0.5, what=f"the matrix in {out}"), StopRequest() as stop:
+    with exclusive_lock(out / MATRIX_LOCK, wait=0.5, what=f"the matrix in {out}"), StopRequest() as stop:
         for number, cell in enumerate(spec.cells, 1):
             found = _cell(spec, cell, number, out, catalog, splits, retry, progress, stop)
             if found is None:

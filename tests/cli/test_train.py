@@ -12,7 +12,7 @@ from command_line import invoke, refused, unchanged
 
 from cli.train import exit_code
 from lpt_train.algorithms import ALGORITHMS, config_of
-from lpt_train.config import option_names
+from lpt_train.config import described, option_names
 from lpt_train.config_unread import LOSSES, OTHERS, check_read
 from manifests.catalog import Catalog
 from manifests.errors import UsageError
@@ -234,3 +234,42 @@ def test_every_rule_names_options_that_are_there(kind):
 def test_a_length_without_a_tokenizer_is_refused(place):
     asked = ("admit", "short", "--contract", "sft", "--train", "chats.jsonl", "--max-length", 200)
     refused(invoke(*asked, cwd=place), 2, "--max-length 200 without --tokenizer", "--tokenizer MODEL")
+
+
+def test_a_refused_run_leaves_nothing_and_what_can_be_known_is_known_before_torch(place, model, tmp_path):
+    start = ("train", "sft", "--model", "tiny", "--out", tmp_path / "runs" / "x")
+    with unchanged(tmp_path):  # after the model was made: conversations longer than a row may be
+        late = refused(invoke(*start, "--admitted", "chats:train", "--set", "max_length=2", cwd=place), 4)
+        assert not (tmp_path / "runs").exists()
+        refused(invoke(*start, "--admitted", "chats:train", "--set", "dtype=float16", cwd=place), 2, "one of")
+        refused(invoke(*start, "--admitted", "sums:train", cwd=place), 4, "was admitted for rlvr")
+    assert "no row" in late.said
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("kept")
+    with unchanged(tmp_path):
+        own = (*start[:-1], tmp_path / "mine")
+        refused(invoke(*own, "--admitted", "chats:train", "--set", "max_length=2", cwd=place), 4)
+        assert not (tmp_path / "mine" / "tiny").exists()
+
+
+def test_the_folder_of_a_matrix_takes_no_run_and_that_of_a_run_no_matrix(place, model, begun, tmp_path):
+    matrix = tmp_path / "m"
+    matrix.mkdir()
+    (matrix / ".matrix.lock").touch()
+    run = ("train", "sft", "--admitted", "chats:train", "--model", model, "--out")
+    with unchanged(tmp_path, begun):
+        refused(invoke(*run, matrix, cwd=place), 2, "holds a matrix", "another --out")
+        refused(invoke(*run, begun, cwd=place), 2, "holds a run already", "--resume")
+        body = {"algorithm": "sft", "model": str(model), "admitted": "chats:train", "metric": "loss", "better": "lower",
+                "variants": {"a": {}}, "seeds": [1], "band": {"absolute": 1}}  # fmt: skip
+        (place / "spec.yaml").write_text(json.dumps(body))
+        refused(invoke("train", "matrix", "spec.yaml", "--out", begun, cwd=place), 2, "the folder holds a run")
+
+
+def test_the_settings_say_which_beta_a_loss_has_by_default():
+    from lpt_train.losses.preference import LOSSES as functions
+
+    ((name, default, told),) = [row for row in described(ALGORITHMS["dpo"].config) if row[0] == "beta"]
+    assert (name, default) == ("beta", "none")
+    assert "none: 0.1, simpo 2.0" in told
+    assert {loss: known.beta for loss, known in functions.items() if known.beta != 0.1} == {"simpo": 2.0}
