@@ -62,12 +62,6 @@ def _items(part: str, alias: str) -> str:
     return f"object o JOIN (FROM item WHERE part = '{part}') {alias} ON {alias}.object = o.id"
 
 
-# A run that went on has a record for each time it ended, under one run_id: views show the newest one.
-_NEWEST_RUN = (
-    "o.id IN (SELECT arg_max(id, seq) FROM object WHERE type LIKE 'lpt.run/%' GROUP BY COALESCE(head->>'$.run_id', id))"
-)
-
-
 def _sum(path: str, name: str) -> str:
     total = f"list_sum(list_transform(json_extract(head, '$.{path}'), lambda x: TRY_CAST(x AS BIGINT)))"
     return f"COALESCE({total}, 0)::BIGINT AS {name}"
@@ -181,7 +175,8 @@ _RUN = _select(
         "head->'$.failures' AS failures",
         "regexp_replace(head->>'$.metrics_path', '/metrics.jsonl$', '') AS folder",
     ],
-    f"{_of('run')} AND {_NEWEST_RUN}",
+    # A run that went on has a record for each time it ended: the newest one counts.
+    f"{_of('run')} QUALIFY row_number() OVER (PARTITION BY COALESCE(head->>'$.run_id', o.id) ORDER BY seq DESC) = 1",
 )
 
 _METRIC = _select(
@@ -192,7 +187,7 @@ _METRIC = _select(
         "TRY_CAST(m.value->>'$[0]' AS DOUBLE) AS first",
         "TRY_CAST(m.value->>'$[1]' AS DOUBLE) AS last",
     ],
-    f"{_items('metrics', 'm')} WHERE o.type LIKE 'lpt.run/%' AND {_NEWEST_RUN}",
+    f"{_items('metrics', 'm')} WHERE o.type LIKE 'lpt.run/%' AND o.id IN (SELECT object_id FROM v_run)",
 )
 
 _QUARANTINE = _select(
@@ -209,7 +204,7 @@ _QUARANTINE = _select(
         _text("batch_sha256", source="q.value"),
         "q.value->'$.record_ids' AS record_ids",
     ],
-    f"{_items('quarantined', 'q')} WHERE o.type LIKE 'lpt.run/%' AND {_NEWEST_RUN}",
+    f"{_items('quarantined', 'q')} WHERE o.type LIKE 'lpt.run/%' AND o.id IN (SELECT object_id FROM v_run)",
 )
 
 _CHECKPOINT = (
