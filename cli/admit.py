@@ -28,7 +28,7 @@ from cli.options import (
     examples,
     names_of,
 )
-from cli.output import Progress_, as_json, disjoint, say, table, tell_head, tell_notes
+from cli.output import Progress_, as_json, disjoint, say, table, tell_head, tell_next, tell_notes
 
 if TYPE_CHECKING:
     from lpt_data.admit import Admission
@@ -120,7 +120,7 @@ def show_place(admission: Admission, contract: str, *, carried: bool) -> None:
     if admission.reused:
         say("admitted before with the same rows and policy; that version stands", style="dim")
     say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
-    say_next(admission, contract, carried=carried)
+    tell_training(admission, contract, carried=carried)
     say(f"its page: lpt report {admission.name}@{admission.version}", style="dim")
 
 
@@ -136,10 +136,10 @@ def show_admission(body: dict) -> None:
     disjoint((pair["a"], pair["b"], pair["by"], pair["intersection"]) for pair in body.get("disjoint") or [])
 
 
-def say_next(admission: Admission, contract: str, *, carried: bool) -> None:
+def tell_training(admission: Admission, contract: str, *, carried: bool) -> None:
     """The command that trains on what was admitted, where it may be trained on."""
     if admission.verdict == "reject" or admission.exit_code == 5 or contract not in TRAINED_BY:
         return
     where = f"{admission.folder}/manifest.json" if carried else f"{admission.name}@{admission.version}"
     trained = f"lpt train {TRAINED_BY[contract]} --admitted {where}:train"
-    say(f"next: {trained} --model MODEL --out runs/{admission.name}")
+    tell_next(f"{trained} --model MODEL --out runs/{admission.name}")

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from cli.groups import Group
 from cli.options import CatalogDir, Json, examples
 from cli.output import as_json, say, table
 from manifests.errors import RefusedError
 
 app = typer.Typer(
+    cls=Group,
     help="Benchmarks by name: what is known, what was added to the catalog, whether it is what it was.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from cli.groups import Group
 from cli.options import CatalogDir, Json, examples
 from cli.output import as_json, say, tell_notes
 
-app = typer.Typer(help="The index over manifests, stages and runs.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=Group, help="The index over manifests, stages and runs.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command("rebuild", epilog=examples("lpt catalog rebuild", "lpt catalog rebuild --catalog /data/.lpt"))

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cli.dedup import DEDUP_EXAMPLES, dedup, finish, show_dedup, show_report
+from cli.groups import Group
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
 from cli.output import Progress_, disjoint, say, table
 
 __all__ = ["app", "dedup", "show_dedup", "show_report", "split"]
 
 app = typer.Typer(
+    cls=Group,
     help="Raw files: clean, deduplicate, decontaminate, split, audit; preference pairs, mixtures, recipes.",
     no_args_is_help=True,
     rich_markup_mode=None,

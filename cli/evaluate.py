@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from cli.attempts import check_scores, write_scores
 from cli.options import CatalogDir, Json, Seed, examples, numbers_of
-from cli.output import Progress_, as_json, say, table, tell_head, waiting
+from cli.output import Progress_, as_json, say, table, tell_head, tell_next, waiting
 from manifests.errors import UsageError
 
 EXAMPLES = examples(
@@ -105,8 +106,11 @@ def evaluate(
     tell_head(opened)
     if json:
         as_json(_bodies(reports))
-    for report in () if json else reports:
+        return
+    for report in reports:
         show(report)
+    page = [f"lpt report {quote(model)}"] if (Path(model) / "run.json").is_file() else []
+    tell_next(*page, "lpt sql @measures")
 
 
 def _bodies(reports: Sequence[Any]) -> dict[str, Any]:

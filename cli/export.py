@@ -4,12 +4,13 @@ model with its head."""
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 import typer
 
 from cli.options import CatalogDir, Json, Seed, examples
-from cli.output import as_json, say, table, tell_head
+from cli.output import as_json, say, table, tell_head, tell_next
 
 EXAMPLES = examples(
     "lpt export runs/sft --out adapter",
@@ -65,6 +66,10 @@ def export(
     else:
         _show(made)
     tell_head(opened)
+    if not json and "largest_difference" in made.body:  # a reward model
+        tell_next(f"lpt reward score FILE --model {quote(str(out))} --out scored.jsonl")
+    elif not json:
+        tell_next(f"lpt eval --admitted {admitted or 'NAME:test'} --model {quote(str(out))}")
 
 
 def _show(made: Any) -> None:

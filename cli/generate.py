@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from cli.groups import Group
 from cli.options import examples
 from cli.output import say
 
-app = typer.Typer(help="Data made by rule, to try things on.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Group, help="Data made by rule, to try things on.", no_args_is_help=True, rich_markup_mode=None)
 
 Out = Annotated[Path, typer.Option("--out", help="JSONL file to write.", show_default=False)]
 

@@ -37,7 +37,8 @@ from cli import (
     tokens,
     train,
 )
-from cli.output import ReaderGoneError, error, say
+from cli.groups import Group
+from cli.output import ReaderGoneError, ToldExit, error, say
 from cli.processes import first_to_tell
 from manifests.errors import LptError, UsageError
 
@@ -52,7 +53,9 @@ EXTRA_OF = {name: "train" for name in ("torch", "transformers", "tokenizers", "p
 EXTRA_OF |= {"trl": "trl", "datasets": "trl"}
 
 app = typer.Typer(
+    cls=Group,
     name="lpt",
+    context_settings={"help_option_names": ["-h", "--help"]},
     help=HELP,
     no_args_is_help=True,
     add_completion=True,
@@ -127,7 +130,7 @@ def run() -> None:
     except ReaderGoneError:
         sys.exit(0)
     except SystemExit as end:
-        if end.code == 130:  # Typer's answer to Ctrl-C
+        if end.code == 130 and not isinstance(end, ToldExit):  # Typer's answer to Ctrl-C
             say("interrupted; nothing under a final name is half-written", style="yellow")
         raise
     finally:

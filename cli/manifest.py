@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.audit import show_checks, show_verdict
+from cli.groups import Group
 from cli.options import CatalogDir, Json, examples
 from cli.output import VERDICT_STYLE, Progress_, as_json, clean, data, say, styled, table, tell_notes
 
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from manifests.catalog import Catalog
 
 app = typer.Typer(
-    help="Admission manifests: list, show, verify, diff, export.", no_args_is_help=True, rich_markup_mode=None
+    cls=Group,
+    help="Admission manifests: list, show, verify, diff, export.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Reference = Annotated[

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from cli.options import CatalogDir, Json, examples
-from cli.output import as_json, say, table, tell_head
-from cli.train import STOPPED, StepLine
+from cli.output import ToldExit, as_json, say, table, tell_head, tell_next
+from cli.train import STOPPED, StepLine, held_out
 
 EXAMPLES = examples(
     "lpt train matrix rank.yaml --out runs/rank",
@@ -45,8 +46,9 @@ def matrix(
     result = run_matrix(read, out=out, catalog=opened, retry=retry, progress=line)
     line.close()
     if result.choice is None:
-        say(f"stopped with {len(result.cells)} of {len(read.cells)} cells; the same command goes on", style="yellow")
-        raise typer.Exit(STOPPED.get(result.stopped_by or "", 1))
+        say(f"stopped with {len(result.cells)} of {len(read.cells)} cells", style="yellow")
+        tell_next(f"lpt train matrix {quote(str(spec))} --out {quote(str(out))}")
+        raise ToldExit(STOPPED.get(result.stopped_by or "", 1))
     if json:
         as_json({**result.body, "object": result.object_id, "page": str(out / "matrix.md")})
     else:
@@ -54,6 +56,11 @@ def matrix(
     tell_head(opened)
     if result.choice.winner is None:
         raise typer.Exit(REJECTED)
+    if not json:
+        won = next(cell for cell in result.cells if (cell.variant, cell.status) == (result.choice.winner, "done"))
+        run = quote(str(out / f"{won.variant}-seed{won.seed}"))
+        held = held_out(read.admitted, read.eval, opened)
+        tell_next(f"lpt eval --admitted {held} --model {run}", f"lpt report {run}", "lpt sql @matrices")
 
 
 class CellLine:

@@ -28,12 +28,22 @@ class ReaderGoneError(Exception):
     """Whoever read standard output has closed it (`lpt sql … | head`): there is nobody left to print for."""
 
 
+class ToldExit(SystemExit):
+    """The end of a command that was stopped and has said how to go on."""
+
+
 def say(text: str = "", *, style: str | None = None) -> None:
     """Talk to the user: stderr, with a style; the text is never read as markup, so hostile data cannot colour it.
 
     Lines are not broken, so that a command to type next can be copied whole.
     """
     _console().print(clean(text), style=style, soft_wrap=True)
+
+
+def tell_next(*commands: str) -> None:
+    """Say what may be typed next, each command on a line of its own, so that it can be copied."""
+    for at, command in enumerate(commands):
+        say(f"{'  or' if at else 'next'}: {command}")
 
 
 def say_short(text: str) -> None:

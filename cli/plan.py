@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cli.groups import Group
 from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
 from cli.output import as_json, say, table, waiting
 from lpt_data.report.words import duration
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from lpt_train.plan.split_tokens import SplitTokens
 
 app = typer.Typer(
-    help="Memory and compute of a run, from the model's config.json alone.", no_args_is_help=True, rich_markup_mode=None
+    cls=Group,
+    help="Memory and compute of a run, from the model's config.json alone.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Model = Annotated[
@@ -42,6 +46,16 @@ Context = Annotated[
     int | None,
     typer.Option(
         "--context", min=1, help="Tokens of a row. Default: 1024; the mean of --admitted.", show_default=False
+    ),
+]
+
+Mfu = Annotated[
+    float | None,
+    typer.Option(
+        "--mfu",
+        help="Share of the peak reached outside of decoding, without what is computed again. Default: what a model of "
+        "this size was measured with.",
+        show_default=False,
     ),
 ]
 
@@ -107,9 +121,7 @@ def compute(
     epochs: Annotated[float, typer.Option("--epochs", min=0, help="Passes over the tokens.")] = 1,
     gpu: Gpu = "h200",
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="How many.")] = 1,
-    mfu: Annotated[
-        float, typer.Option("--mfu", help="Share of the peak reached, without what is computed again.")
-    ] = 0.3,
+    mfu: Mfu = None,
     price: Annotated[float | None, typer.Option("--price", help="Money for one GPU hour.", show_default=False)] = None,
     context: Context = None,
     lora: Annotated[
@@ -175,7 +187,7 @@ def rollouts(
     step_ms: Annotated[
         float, typer.Option(min=0, help="Least milliseconds of a decoding step: 10 to 25 eager, 1 to 2 recorded.")
     ] = 25,
-    mfu: Annotated[float, typer.Option("--mfu", help="Share of the peak outside of decoding.")] = 0.3,
+    mfu: Mfu = None,
     lora: Annotated[int, typer.Option("--lora", min=0, help="Rank of an adapter; 0: none.")] = 0,
     forward_passes: Annotated[int, typer.Option(min=0, help="Of other models over the completions.")] = 0,
     price: Annotated[float | None, typer.Option(help="Money for one GPU hour.", show_default=False)] = None,
@@ -230,9 +242,9 @@ def _tokens_of(ref: str, model: str, catalog: Path | None) -> SplitTokens:
         return split_tokens(split, lambda: encoder(str(newest or model)))
 
 
-def share_of_peak(mfu: float) -> None:
+def share_of_peak(mfu: float | None) -> None:
     """Raise `UsageError` unless an MFU can be one."""
-    if not 0 < mfu <= 1:
+    if mfu is not None and not 0 < mfu <= 1:
         raise UsageError("an MFU is a share of the peak", seen=f"--mfu {mfu}", next="give one in (0, 1], such as 0.3")
 
 
@@ -271,9 +283,7 @@ def show_compute(report: dict[str, Any]) -> None:
         ("tokens, as a multiple of that", report["over_training"]),
     ]
     table(["", ""], rows, to_stdout=True)
-    say(
-        f"at {report['mfu']:.0%} of {report['peak_flops_per_second'] / 1e12:,.0f} TFLOP/s; measure yours and give --mfu"
-    )
+    say(f"at {report['mfu']:.0%} of {report['peak_flops_per_second'] / 1e12:,.0f} TFLOP/s{_assumed(report)}")
     if (counted := report["admitted"]) is not None:
         say(
             f"{counted['ref']}: {counted['tokens']:,} tokens in {counted['rows']:,} rows, counted with "
@@ -283,6 +293,20 @@ def show_compute(report: dict[str, Any]) -> None:
             say(note, style="yellow")
     if report["computed_again"]:
         say(f"{report['computed_again']:.0%} on top is computed again; an MFU that was measured so is lower for it")
+
+
+def _assumed(report: dict[str, Any]) -> str:
+    """Where an MFU that was not given comes from, and what to do about it."""
+    from lpt_train.plan.compute import MEASURED_MFU
+
+    if report["mfu_measured"] is None:
+        return ""
+    low, high = report["mfu_measured"]
+    reached = " and ".join(f"{size / 1e9:.1f}B {share:.0%}" for size, share in MEASURED_MFU)
+    return (
+        f", an assumption: packed SFT on an H200 reached at {reached}, all recorded steps there {low:.0%} to "
+        f"{high:.0%}; larger models and other GPUs were not measured. Give --mfu what the metrics of a run of yours say"
+    )
 
 
 def show_rollouts(report: dict[str, Any]) -> None:
@@ -299,6 +323,7 @@ def show_rollouts(report: dict[str, Any]) -> None:
         f"workers {report['gpu_waits']:.0%} of the time; {cache:,.2f} GB of keys and values at most"
         + (f"; {cost:,.2f} for 1,000 completions" if cost is not None else "")
     )
+    say(f"outside of decoding at {report['mfu']:.0%} of the peak{_assumed(report)}")
     say(
         f"{report['decoded_tokens_per_second']:,.0f} tokens/s decoded; decoding takes "
         f"{report['decoding_without_compaction']:,.1f} s where finished completions keep their places"

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from cli.dedup import finish
+from cli.groups import Group
 from cli.options import CatalogDir, Inputs, Json, Layout, Seed, examples, numbers_of
-from cli.output import Progress_, as_json, say, table, tell_head
+from cli.output import Progress_, as_json, say, table, tell_head, tell_next
 from manifests.errors import UsageError
 
 app = typer.Typer(
-    help="Score rows with a reward model; measure over-optimisation.", no_args_is_help=True, rich_markup_mode=None
+    cls=Group,
+    help="Score rows with a reward model; measure over-optimisation.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 SCORE_EXAMPLES = examples(
@@ -67,6 +72,10 @@ def score(
         report = reward_work(dataset, scorer.score, config, out).run(opened, progress, dry_run=dry_run)
     progress.close()
     finish(report, opened, lambda: show_scores(report.extra), json=json)
+    if not (json or dry_run):
+        file = quote(str(out))
+        best = f"lpt data dedup {file} --keep quality:{column} --out best{out.suffix}"
+        tell_next(f"lpt admit NAME --contract preference --train {file}" if dataset.kind == "preference" else best)
 
 
 def show_scores(told: dict[str, Any]) -> None:
@@ -121,7 +130,7 @@ def sample(
     say(f"{told['completions']:,} completions of {told['prompts_sampled']:,} prompts in {out}")
     for reason, count in told["not_scored"].items():
         say(f"{count:,} are not scored: {reason}", style="yellow")
-    say(f"next: lpt reward curve {out} --out {out.with_suffix('.html')}")
+    tell_next(f"lpt reward curve {quote(str(out))} --out {quote(str(out.with_suffix('.html')))}")
 
 
 @app.command("curve", epilog=CURVE_EXAMPLES)

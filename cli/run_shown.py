@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from cli.output import Progress_, say, shown, table, waiting
@@ -107,6 +108,8 @@ def show_run(body: dict[str, Any], told: Sequence[str] = ()) -> None:
         f"{steps} in {duration(body['seconds'])}, {body['tokens_per_second']:,.0f} tokens/s, "
         f"{body['peak_memory_bytes'] / 2**20:,.0f} MiB"
     )
+    if "supervised_share" in (read := body.get("data", {})):
+        say(f"{read['tokens']:,} tokens of data, {read['supervised_share']:.0%} of them supervised")
     if body.get("control"):
         say("a control: this run and everything made from it are marked, and pass no gate", style="yellow")
     elif body.get("tainted"):
@@ -125,6 +128,19 @@ def show_run(body: dict[str, Any], told: Sequence[str] = ()) -> None:
         say(note, style="yellow")
     checkpoint = body["checkpoint"] or {}
     say(f"run {body['run_id']} {body['status']}  checkpoint {checkpoint.get('path', 'none')}")
+
+
+def after(body: dict[str, Any], held_out: str) -> list[str]:
+    """What to type after a run: its measurement on a split that did not train it, its weights for others, its page."""
+    folder = Path(body["metrics_path"]).parent
+    run, model = quote(str(folder)), str(body["model"]["name"])
+    weights = f"lpt export {run} --out {quote(f'{folder}-export')}"
+    if body["algorithm"] == "reward":
+        return [f"lpt reward score FILE --model {run} --out scored.jsonl", weights, f"lpt report {run}"]
+    if body["config"]["lora"]["use_peft"]:
+        weights += " --merge"
+    base = quote(f"{folder}/tiny" if model == "tiny" else model)
+    return [f"lpt eval --admitted {held_out} --model {run} --baseline {base}", weights, f"lpt report {run}"]
 
 
 def show_reward_model(measured: dict[str, Any], body: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import typer
 from cli.audit import verifiers
 from cli.dedup import finish
 from cli.options import CatalogDir, Inputs, Json, examples
-from cli.output import Progress_, say, table
+from cli.output import Progress_, say, table, tell_next
 
 EXAMPLES = examples(
     "lpt data synth samples.jsonl --verifier math --generator Qwen3-8B --generator-revision 9c925d6 --out made.jsonl",
@@ -101,4 +101,4 @@ def show_synth(extra: dict[str, Any], out: Path) -> None:
     say(f"prompts by their pass rate, from: {tenths}")
     for what, n in extra["unscored"].items():
         say(f"{n:,} answers could not be scored: {what}", style="yellow")
-    say(f"next: lpt admit NAME --contract synthetic --train {shlex.quote(str(out))}")
+    tell_next(f"lpt admit NAME --contract synthetic --train {shlex.quote(str(out))}")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from cli.groups import Group
 from cli.options import Inputs, Json, Layout, TextColumn, examples
 from cli.output import Progress_, as_json, say, shown, table
 
@@ -18,11 +18,11 @@ DEFAULT = "measure"
 RUNS = {"digits": "number", "indentation": "indent", "identifiers": "name", "operators": "operator"}
 
 
-class _MeasuresByDefault(TyperGroup):
+class _MeasuresByDefault(Group):
     """`lpt data tokens IN…` is `lpt data tokens measure IN…`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+        if args and args[0] not in self.commands and args[0] not in ("help", *ctx.help_option_names):
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
 

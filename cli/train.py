@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from cli.groups import Group
 from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
-from cli.output import as_json, say, table, tell_head, waiting
+from cli.output import ToldExit, as_json, say, table, tell_head, tell_next, waiting
 from cli.processes import one_voice
-from cli.run_shown import StepLine, show_run
+from cli.run_shown import StepLine, after, show_run
 from manifests.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from lpt_train.resume import Recorded
 
-app = typer.Typer(help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Group, help="Train on an admitted split.", no_args_is_help=True, rich_markup_mode=None)
 
 
 class SettingsCommand(TyperCommand):
@@ -30,18 +31,26 @@ class SettingsCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As every command does, after a look for ``--learning_rate 1e-4`` and its like."""
-        from lpt_train.algorithms import ALGORITHMS
+        from lpt_train.algorithms import ALGORITHMS, check_owner
         from lpt_train.config import option_names
+        from lpt_train.habits import instead
 
         known = {name for parameter in self.params for name in parameter.opts}
-        settings_of = option_names(ALGORITHMS[str(self.name)].config)
+        algorithm = ALGORITHMS[str(self.name)]
+        settings_of = option_names(algorithm.config)
         for at, given in enumerate(args):
             option, equals, value = given.partition("=")
+            if not given.startswith("--") or option in known:
+                continue
             name = option[2:].replace("-", "_")
-            if given.startswith("--") and option not in known and name in settings_of:
-                typed = value if equals else next(iter(args[at + 1 : at + 2]), "")
-                typed = "true" if typed[:2] in ("", "--") else typed
+            typed = value if equals else next(iter(args[at + 1 : at + 2]), "")
+            typed = "true" if typed[:2] in ("", "--") else typed
+            if name in settings_of:
                 raise UsageError(f"{name} is a setting", seen=given, next=f"--set {name}={typed}")
+            check_owner(str(self.name), [name])
+            if there := instead(name, typed, settings_of, algorithm.contract):
+                setting = "--set " if there.partition("=")[0].isidentifier() else ""
+                raise UsageError(f"{option} is no option here", seen=given, next=setting + there)
         return super().parse_args(ctx, args)
 
 
@@ -165,7 +174,7 @@ def _pairs(algorithm: str) -> tuple[str, str]:
 
 _add("simpo", "SimPO on admitted pairs: log-probs per token, a margin, no reference model.", *_pairs("simpo"))
 _add("cpo", "CPO on admitted pairs: no reference model, a supervised loss on the chosen side.", *_pairs("cpo"))
-_add("orpo", "ORPO on admitted pairs: odds ratios and a supervised loss, no reference model.", *_pairs("orpo"))
+_add("orpo", "ORPO on admitted pairs: odds ratios, a supervised loss on the chosen reply alone.", *_pairs("orpo"))
 _add(
     "kto", "KTO: completions marked good or bad, or both sides of admitted pairs.",
     "lpt train kto --admitted pairs:train --eval pairs:validation --model runs/sft --out runs/kto",
@@ -308,8 +317,10 @@ def _train(
         else:
             show_run(result.to_json(), line.told)
         tell_head(opened)
+        if result.body["status"] == "done" and not json:
+            tell_next(*after(result.to_json(), held_out(admitted, eval_split, opened)))
         if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
-            raise typer.Exit(code)
+            raise ToldExit(code)
 
 
 def _loop(algorithm: str, engine: str) -> Callable[..., Any]:
@@ -377,9 +388,22 @@ def exit_code(body: dict[str, Any]) -> int:
         return 1
     trl = (body.get("engine") or {}).get("name") == "trl"  # which writes nothing to resume from
     folder = shlex.quote(str(Path(body["metrics_path"]).parent))
-    how = f"start a new run with --model {folder}" if trl else f"lpt train {body['algorithm']} --resume {folder}"
-    say(f"stopped after step {body['steps']:,}; {how}", style="yellow")
+    say(f"stopped after step {body['steps']:,}", style="yellow")
+    new = f"--engine trl --model {folder} --admitted NAME:train --out NEW"
+    tell_next(f"lpt train {body['algorithm']} {new if trl else f'--resume {folder}'}")
     return STOPPED.get(body["stopped_by"], 1)
+
+
+def held_out(admitted: str | None, eval_split: str | None, catalog: Any) -> str:
+    """A split to measure a run on: one of its manifest that it was not trained on, where there is one."""
+    from manifests.admission import load_manifest, parse_split_ref
+
+    if admitted is None:
+        return eval_split or "NAME:test"
+    manifest, trained = parse_split_ref(admitted)
+    there = load_manifest(catalog, manifest).body["splits"]
+    held = next((name for name in ("test", "hidden_test", "validation") if name in there), None)
+    return f"{manifest}:{held}" if held else eval_split or f"{manifest}:{trained}"
 
 
 def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: Any) -> Any:
@@ -396,4 +420,4 @@ def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: 
         say(f"{unadmitted} is not admitted: the run and everything made from it are marked", style="yellow")
         return load_unadmitted(unadmitted, *kinds_beside(contract))
     assert admitted is not None
-    return load_split(admitted, catalog=catalog)
+    return load_split(admitted, catalog=catalog, contract=contract)

@@ -165,6 +165,7 @@ class DropConfig:
     key: str | None = None  # canonical key; None: the contract's
     max_length: int | None = None  # tokens
     tokenizer: str | None = None  # fingerprint
+    template_sha256: str | None = None  # of what renders conversations, which may not be the tokenizer's own
     languages: tuple[str, ...] = ()  # declared ones
     references: tuple[str, ...] = ()  # sha256 of each file of --against, --scored and --benchmark
 

@@ -83,6 +83,7 @@ def drop_work(
         key=key,
         max_length=max_length,
         tokenizer=encode.fingerprint if encode else None,
+        template_sha256=encode.template_sha256 if encode else None,
         languages=tuple(languages),
         references=tuple(sorted(bytes_sha256(source.path) for source in expand(files))) if files else (),
     )

@@ -104,13 +104,14 @@ class AdmittedSplit:
         return self.table.column(name).to_pylist() if name in self.table.column_names else None
 
 
-def load_split(ref: str, *, catalog: Catalog | None = None) -> AdmittedSplit:
+def load_split(ref: str, *, catalog: Catalog | None = None, contract: str = "sft") -> AdmittedSplit:
     """The split `NAME[@VERSION]:SPLIT` or `PATH/manifest.json:SPLIT`, re-checked: bytes first, then content and order.
+    Whoever names a file that was not admitted is told how to admit it for `contract`.
 
     Raises `RefusedError` (exit 4) naming the rows that differ, or for a rejected manifest; `BadInputError` for an
     unknown one or a file that cannot be read.
     """
-    manifest_ref, split = parse_split_ref(ref)
+    manifest_ref, split = parse_split_ref(ref, catalog, contract)
     loaded = load_manifest(catalog, manifest_ref)
     body = loaded.body
     if body["canon"] != CANON:

@@ -4,16 +4,17 @@ torch), so that a specification can be checked before anything is loaded."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lpt_train.config import SFTConfig, from_mapping, one_of
+from lpt_train.config import SFTConfig, from_mapping, one_of, option_names
 from lpt_train.config_grpo import GRPOConfig
 from lpt_train.config_kto import KTOConfig
 from lpt_train.config_preference import ALGORITHMS as LOSSES
 from lpt_train.config_preference import PreferenceConfig
 from lpt_train.config_reward import RewardConfig
+from manifests.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,25 @@ def config_of(algorithm: str, options: Mapping[str, Any], base: Any = None) -> A
     """The options of an algorithm as its config, over those of `base`; raises `UsageError` for an unknown or wrong
     one."""
     one_of("algorithm", algorithm, tuple(ALGORITHMS))
-    if algorithm in LOSSES and base is None:
-        options = {"loss_type": LOSSES[algorithm][0], **options}
+    check_owner(algorithm, options)
+    if algorithm in LOSSES:
+        if base is None:
+            options = {"loss_type": LOSSES[algorithm][0], **options}
+        if "loss_type" in options:
+            one_of("loss_type", options["loss_type"], LOSSES[algorithm])
     config: Any = from_mapping(ALGORITHMS[algorithm].config, options, base)
     if algorithm in LOSSES:
         one_of("loss_type", config.loss_type, LOSSES[algorithm])
     return config
+
+
+def check_owner(algorithm: str, names: Iterable[str]) -> None:
+    """Raise `UsageError` for the setting of another algorithm."""
+    settings = {each: option_names(found.config) for each, found in ALGORITHMS.items()}
+    for name in names:
+        owners = [each for each in ALGORITHMS if name in settings[each]]
+        if owners and algorithm not in owners:
+            raise UsageError(
+                f"{algorithm} has no setting {name}: it is one of {', '.join(owners)}", seen=name,
+                next=f"leave it out; lpt train settings {algorithm} lists what there is",
+            )  # fmt: skip

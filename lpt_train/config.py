@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from lpt_train.config_checks import at_least, one_of
 from lpt_train.config_guard import GuardOptions
 from lpt_train.config_lora import Lora
+from lpt_train.habits import instead
 from manifests.errors import UsageError
 
 Config = TypeVar("Config")
@@ -129,8 +130,8 @@ class RunOptions:
         at_least("max_memory_gb", self.max_memory_gb, 0)
         at_least("gradient_checkpointing_every", self.gradient_checkpointing_every, 1)
         for name in ("gradient_checkpointing", "activation_offloading"):
-            if isinstance(value := getattr(self, name), str):
-                one_of(name, value, ("auto",))
+            if isinstance(value := getattr(self, name), str) and value != "auto":
+                raise UsageError(f"{name} has no choice of that name", seen=value, next="one of: auto, true, false")
         at_least("logging_steps", self.logging_steps, 1)
         at_least("save_steps", self.save_steps, 0)
         at_least("save_total_limit", self.save_total_limit, 1)
@@ -206,6 +207,8 @@ def from_mapping(config_type: type[Config], options: Mapping[str, Any], base: Co
     for key, value in _flatten(config_type, options):
         path = names.get(key, key)
         if path not in names.values():
+            if there := instead(key, value, names):
+                raise UsageError(f"{key} is no option here", seen=f"{key}={value}", next=there)
             close = difflib.get_close_matches(key.rpartition(".")[2], list(names), n=3)
             raise UsageError(
                 "unknown option", seen=key, next=f"did you mean {', '.join(close)}?" if close else

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 
+from lpt_train.habits import CHOICES
 from manifests.errors import UsageError
+from manifests.spec_values import of_choices
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise `UsageError` unless `value` is one of `choices`."""
     if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
-        raise UsageError(f"{name} has no choice of that name", seen=value, next=f"one of {', '.join(close or choices)}")
+        advice = of_choices(str(value), choices, CHOICES.get(str(value)))
+        raise UsageError(f"{name} has no choice of that name", seen=value, next=advice)
 
 
 def at_least(name: str, value: float, low: float) -> None:

@@ -98,7 +98,7 @@ def train(
     check_patience(options, eval_split)
     place = placement(options.device, options.dtype)
     source = resolve(config.model, out, seed=options.seed)
-    renderer = Renderer(load_tokenizer(source))
+    renderer = Renderer(load_tokenizer(source), for_training=False)  # rollouts begin at what serving gives
     check_tokenizer(split, renderer.fingerprint, renderer.name)
     tasks, dropped = read_tasks(split, renderer, config.max_prompt_length)
     held_out, unread = read_held_out(eval_split, renderer, config)
@@ -122,7 +122,7 @@ def train(
         pool.check(probes([*tasks, *held_out]))
         run = Run.create(
             out, "grpo", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
-            tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+            tokenizer=renderer.told(),
             eval_split=eval_split, catalog=catalog, resume=resume,
         )  # fmt: skip
         run.notes += split_notes(split, eval_split) + unread

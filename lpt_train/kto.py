@@ -1,7 +1,8 @@
 """KTO: single completions marked good or bad, against an estimate of the distance to the reference. The whole loop.
 
 The reference is the model as the run starts from it; its log-probs, of the completions and of the mismatched rows that
-the estimate is taken from, are computed once before the first update.
+the estimate is taken from, are computed once before the first update. The estimate is logged as `kl`, in nats a
+completion: k1 over the mismatched rows of a step, 0 where that is negative (`losses.kto.kl_estimate`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, RenderedCompletions, mismatched, render_completions
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes, most, one_by_one, visited
+from lpt_train.steps import batched, completions_id, most, one_by_one, rendering_notes, visited
 from lpt_train.updates import Updates
 from lpt_train.watch import watch_of
 from manifests.catalog import Catalog
@@ -81,14 +82,15 @@ def train(
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
         out, "kto", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
-        tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+        tokenizer=renderer.told(),
         tokenized_id=identity, eval_split=eval_split, catalog=catalog, resume=resume,
     )  # fmt: skip
     run.memory = memory
     run_micro_batch.watch = watch_of(progress)
-    run.notes += dropped_notes(rendered.dropped, len(completions), "completions") + split_notes(
-        split, eval_split, config.max_length
-    )
+    run.notes += (
+        rendering_notes(rendered, config.max_length, "completions", held_out=held_out)
+        + renderer.notes + split_notes(split, eval_split, config.max_length)
+    )  # fmt: skip
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)
     of_own, of_others = (

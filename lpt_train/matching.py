@@ -108,11 +108,12 @@ def _task(record_id: str, row: dict, renderer: Renderer, longest_prompt: int, lo
     try:
         prompt_ids = renderer.encode_prompt(messages[:-1], row.get("tools"))
         whole = renderer.encode(messages, row.get("tools"))
+        asked = len(renderer.encode_prompt(messages[:-1], row.get("tools"), encoded=True))
     except RecordError as error:
         return error.reason
     if len(prompt_ids) > longest_prompt:
         return "prompt_too_long"
-    if sum(whole.loss_mask[len(prompt_ids) :]) > longest_answer:
+    if sum(whole.loss_mask[asked:]) > longest_answer:
         return "answer_too_long"
     prompt = "\n".join(str(message.get("content") or "") for message in messages[:-1])
     return Task(record_id, prompt_ids, prompt, str(messages[-1]["content"]), "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,12 +22,24 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
+class Lost:
+    """What cutting took of a row: supervised tokens, and whether it ends amid a reply, which so lost its stop token."""
+
+    supervised: int
+    stop: bool
+
+
+@dataclass(frozen=True)
 class Row:
-    """One rendered record: its number in the split, its `ids` and `loss_mask` (int32, uint8), both [T]."""
+    """One rendered record: its number in the split, its `ids` and `loss_mask` (int32, uint8), both [T].
+
+    `lost` is what cutting it to its length took; None of a whole row.
+    """
 
     index: int
     ids: np.ndarray
     loss_mask: np.ndarray
+    lost: Lost | None = None
 
     @property
     def supervised(self) -> int:
@@ -57,8 +69,34 @@ class Rendered:
         """What a run records about its rendering."""
         return {
             "rows": len(self.rows), "dropped": self.dropped, "dropped_examples": self.examples,
-            "tokens": self.tokens, "supervised_tokens": self.supervised,
+            **tokens_of(self.rows),
         }  # fmt: skip
+
+
+def tokens_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """What a run records of its rows: tokens, how many of them count, and what was cut."""
+    tokens, supervised = sum(len(row.ids) for row in rows), sum(row.supervised for row in rows)
+    lost = [row.lost for row in rows if row.lost is not None]
+    return {
+        "tokens": tokens, "supervised_tokens": supervised, "supervised_share": round(supervised / max(1, tokens), 4),
+        "cut": {
+            "rows": len(lost), "without_stop": sum(one.stop for one in lost),
+            "supervised_tokens": sum(one.supervised for one in lost),
+        },
+    }  # fmt: skip
+
+
+def cut_notes(rows: Sequence[Row], max_length: int, what: str = "rows") -> list[str]:
+    """What a run says about the rows that it trains on the beginning of alone."""
+    told = tokens_of(rows)
+    cut = told["cut"]
+    if not cut["rows"]:
+        return []
+    return [
+        f"{cut['rows']} of {len(rows)} {what} were cut to {max_length} tokens: {cut['without_stop']} end in the middle "
+        f"of a reply, without its stop token; {cut['supervised_tokens']:,} supervised tokens were lost, "
+        f"{told['supervised_share']:.0%} of what is left is supervised"
+    ]
 
 
 def render_rows(
@@ -74,8 +112,7 @@ def render_rows(
             renderer.encode_text(record["text"]) if "text" in record
             else renderer.encode(record["messages"], record.get("tools"))
         )  # fmt: skip
-        encoded = fit(encoded, max_length, truncation)
-        return Row(index, np.asarray(encoded.ids, np.int32), np.asarray(encoded.loss_mask, np.uint8))
+        return fitted(index, encoded, max_length, truncation)
 
     rows, dropped, examples, last = made_or_dropped(records, row)
     if not rows:
@@ -104,6 +141,16 @@ def made_or_dropped(
                 examples.setdefault(error.reason, []).append(index)
             last = error
     return made, dict(sorted(dropped.items())), examples, last
+
+
+def fitted(index: int, encoded: Encoded, max_length: int, truncation: str) -> Row:
+    """The row within `max_length` tokens, which knows what was cut of it; raises as `fit` does."""
+    kept, mask = fit(encoded, max_length, truncation), encoded.loss_mask
+    lost = None
+    if len(kept.ids) < len(mask):
+        end = len(kept.ids)
+        lost = Lost(sum(mask[end:]), stop=bool(mask[end - 1] and mask[end]))
+    return Row(index, np.asarray(kept.ids, np.int32), np.asarray(kept.loss_mask, np.uint8), lost)
 
 
 def fit(encoded: Encoded, max_length: int, truncation: str) -> Encoded:

@@ -2,6 +2,10 @@
 
 Both sides of a pair run in one forward pass. The reference policy is the model as the run starts from it; its log-probs
 are computed once, before the first update, and kept in the run's folder.
+
+Losses with a reference log `kl_k1`, in nats a reply: the mean of log(pi/ref) over both replies of a pair, which is the
+estimator k1 (Schulman 2020) of KL(pi || ref), but on the replies of the data and not on samples of the policy. It is 0
+at the start, and below 0 where the policy has come to give the replies less probability; `lpt eval --drift` samples.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes, most, one_by_one, scores, visited
+from lpt_train.steps import batched, completions_id, most, one_by_one, rendering_notes, scores, visited
 from lpt_train.updates import Updates
 from lpt_train.watch import watch_of
 from manifests.catalog import Catalog
@@ -82,14 +86,15 @@ def train(
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
         out, algorithm, config, split, {"name": source, "digest": digest}, seed=options.seed,
-        tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+        tokenizer=renderer.told(),
         tokenized_id=identity, eval_split=eval_split, catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
     run.memory = memory
     run_micro_batch.watch = watch_of(progress)
-    run.notes += dropped_notes(rendered.dropped, len(pairs), "pairs") + split_notes(
-        split, eval_split, config.max_length
-    )
+    run.notes += (
+        rendering_notes(rendered, config.max_length, "pairs", held_out=held_out)
+        + renderer.notes + split_notes(split, eval_split, config.max_length)
+    )  # fmt: skip
     needed, logps, held_logps = visited(order.total_units, len(pairs), size, options.seed), None, None
     if LOSSES[config.loss_type].reference:
         logps = kept_reference(run_micro_batch, _items(pairs), needed, size, f"{digest} {identity}", run)
@@ -179,6 +184,8 @@ def _objective(config: PreferenceConfig) -> Any:
                 "rewards/accuracies": (chosen > rejected).float(), "logps/chosen": pairs.chosen_P,
                 "logps/rejected": pairs.rejected_P,
             }  # fmt: skip
+            if loss.reference:
+                report["kl_k1"] = (pairs.chosen_ratio_P + pairs.rejected_ratio_P) / 2
             report = {name: (weight_P * value_P).sum() for name, value_P in report.items()}
         return total, report
 

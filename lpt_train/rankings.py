@@ -16,7 +16,7 @@ from typing import Any
 
 from lpt_train.admitted import AdmittedSplit
 from lpt_train.config_reward import RewardConfig
-from lpt_train.packing import Row, made_or_dropped
+from lpt_train.packing import Row, made_or_dropped, tokens_of
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, render_pair
 from manifests.canon import canonical_json
@@ -70,8 +70,7 @@ class Rankings:
         return {
             "pairs": self.pairs, "prompts": len(self.rankings), "completions": len(self.rows),
             "completions_a_prompt": {str(size): sizes[size] for size in sorted(sizes)}, "dropped": self.dropped,
-            "dropped_examples": self.examples, "tokens": sum(ranking.tokens for ranking in self.rankings),
-            "margins": self.with_margins,
+            "dropped_examples": self.examples, **tokens_of(self.rows), "margins": self.with_margins,
         }  # fmt: skip
 
 

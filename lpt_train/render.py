@@ -3,8 +3,11 @@
 A conversation is rendered and tokenised once. For each assistant turn, the prompt that inference would give the model
 is rendered too and must be a prefix of the training ids, token for token; so what is trained is what will be sampled.
 The turn counts from the end of that prompt to its stop token, inclusive; what the template adds after it does not,
-nor a think-block that the template inserts before the content. `{% generation %}` markers, where a template has them,
+nor what it inserts before the content, such as a think-block. `{% generation %}` markers, where a template has them,
 narrow that further. Nothing is decided by comparing ids with the padding id.
+
+Where TRL has a training template for the tokenizer's, conversations are rendered by that; the prompts that a model is
+sampled from never are, because it is served with its own.
 
 Does not truncate (see `packing.fit`), and does not repair a template: what cannot be derived is refused with a reason.
 """
@@ -21,6 +24,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from lpt_train.training_template import TrainingTemplate, digest, missing, training_template
 from manifests.errors import BadInputError, LptError, RecordError
 
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -28,6 +32,9 @@ _PROBES = (
     "The quick brown fox.", "  two  spaces\n\n\ttab", "naïve café — “quotes”", "1234567890 3.14 -5", "日本語 中文 ไทย",
     "🙂👩‍👩‍👧", "def f(x):\n    return x+1\r\n", "e\u0301 ﬁ Ａ", "<b>tag</b> {{x}} \\n",
 )  # fmt: skip
+_PING = {"role": "user", "content": "ping"}
+_THOUGHT = {"role": "assistant", "content": "<think>\nhm\n</think>\n\npong"}
+_PONG = {"role": "assistant", "content": "pong"}
 
 
 @dataclass(frozen=True)
@@ -39,24 +46,35 @@ class Encoded:
 
 
 class Renderer:
-    """Renders for one tokenizer. `max_length` is only carried for those who report it; nothing is cut here."""
+    """Renders for one tokenizer. `max_length` is only carried for those who report it; nothing is cut here.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, *, max_length: int | None = None) -> None:
+    `template` is what the model is served with, `training` TRL's training template in its place (None: the same);
+    `template_sha256` is that of the one which renders conversations. `stop_ids` end a turn when sampling;
+    `history_ends` close one only where another message follows it, and are never a target.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, *, max_length: int | None = None, for_training: bool = True
+    ) -> None:
         if not tokenizer.is_fast:
             raise BadInputError("rendering needs a fast tokenizer", seen=type(tokenizer).__name__)
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.name = str(tokenizer.name_or_path)
         self.template: str | None = _template(tokenizer)
-        self.template_sha256 = hashlib.sha256((self.template or "").encode()).hexdigest()
+        self.notes: list[str] = []  # what a run should say of its rendering
+        self.training = self._training() if for_training else None
+        self._template = self.training.text if self.training else self.template
+        self.template_sha256 = digest(self._template or "")
         self.fingerprint = fingerprint(tokenizer)
-        self._has_markers = bool(self.template and _MARKER.search(self.template))
+        self._has_markers = bool(self._template and _MARKER.search(self._template))
         special = [token for token in tokenizer.added_tokens_decoder.values() if token.special]
         self._special_ids = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special_text = sorted({token.content for token in special} | set(tokenizer.all_special_tokens))
         # A special token that matches after normalisation cannot be found by looking for its text.
         self._must_encode_content = any(token.normalized for token in special)
         self.stop_ids = self._find_stop_ids() if self.template else frozenset()
+        self.history_ends = self._find_history_ends() if self.template else frozenset()
 
     def encode(self, messages: Sequence[Mapping[str, Any]], tools: str | Sequence[Any] | None = None) -> Encoded:
         """The ids of a conversation and the mask of its assistant turns.
@@ -74,17 +92,15 @@ class Renderer:
         starts = []
         for turn, prompt, prompt_ids in zip(turns, prompts, batch["input_ids"][1:], strict=True):
             if ids[: len(prompt_ids)] != prompt_ids:
-                raise _not_a_prefix(turn, merged=text.startswith(prompt))
+                raise _not_a_prefix(turn, merged=text.startswith(prompt), advice=missing(self.template))
             starts.append(len(prompt_ids))
         mask = [0] * len(ids)
         for turn, start, end in zip(turns, starts, [*starts, len(ids)][1:], strict=True):
-            stop = self._stop_of_turn(ids, start, end, turn)
-            if spans is not None:
-                inside = [k for k in range(start, stop) if _overlaps(offsets[k], spans)]
-            else:
-                content = plain[turn].get("content")
-                inside = list(range(_after_inserted_block(text, offsets, start, stop, content), stop))
-            if inside or spans is None or _overlaps(offsets[stop], spans):
+            stop = self._stop_of_turn(ids, start, end, turn, called=bool(plain[turn].get("tool_calls")))
+            begin = self._after_inserted(text, offsets, (start, stop), turn, plain, plain_tools)
+            marked = [k for k in range(start, stop) if spans is None or _overlaps(offsets[k], spans)]
+            inside = [k for k in marked if k >= begin]
+            if ids[stop] in self.stop_ids and (marked or spans is None or _overlaps(offsets[stop], spans)):
                 inside.append(stop)
             for k in inside:
                 mask[k] = 1
@@ -96,11 +112,15 @@ class Renderer:
         return Encoded(ids, mask)
 
     def encode_prompt(
-        self, messages: Sequence[Mapping[str, Any]], tools: str | Sequence[Any] | None = None
+        self, messages: Sequence[Mapping[str, Any]], tools: str | Sequence[Any] | None = None, *, encoded: bool = False
     ) -> list[int]:
-        """The ids that inference gives the model: the conversation and the opening of an assistant turn."""
+        """The ids that inference gives the model: the conversation and the opening of an assistant turn.
+
+        With `encoded`, as they stand in a conversation that `encode` made, which a training template may have written.
+        """
         plain, plain_tools = self._prepare(messages, tools)
-        ids = self.tokenizer(self._prompt_text(plain, plain_tools), add_special_tokens=False)["input_ids"]
+        template = self._template if encoded else self.template
+        ids = self.tokenizer(self._prompt_text(plain, plain_tools, template), add_special_tokens=False)["input_ids"]
         self._one_start_token(ids)
         return ids
 
@@ -135,16 +155,60 @@ class Renderer:
         self._refuse_special_tokens(plain_tools, "tools")
         return plain, plain_tools or None
 
+    def told(self) -> dict[str, Any]:
+        """What a run records of the tokenizer and of the template that rendered its conversations."""
+        read = {"training_template": f"trl/{self.training.name}"} if self.training else {}
+        return {"fingerprint": self.fingerprint, "template_sha256": self.template_sha256, **read}
+
+    def identity(self) -> dict[str, str]:
+        """What tells apart the ids of conversations; the fingerprint holds the tokenizer's own template."""
+        trained = {"template": self.template_sha256} if self.training else {}
+        return {"tokenizer": self.fingerprint, **trained}
+
+    def _training(self) -> TrainingTemplate | None:
+        """TRL's training template, where it opens a reply as the model's own does; notes say so, and what differs."""
+        found = training_template(self.template)
+        if found is None:
+            self.notes += [advice] if (advice := missing(self.template)) else []
+            return None
+        named = f"{found.name} of {found.package}"
+
+        def same(*messages: dict[str, Any]) -> bool:
+            own, trained = (self._prompt_text(list(messages), None, text) for text in (self.template, found.text))
+            return own == trained
+
+        if not same(_PING):
+            self.notes.append(f"{named} opens a reply otherwise than the model's own chat template, so it is not used")
+            return None
+        self.notes.append(
+            f"conversations are rendered by TRL's training template, {named} (sha256 {found.sha256[:16]}…); the model "
+            "keeps its own chat template"
+        )
+        if not (same(_PING, _PONG, _PING) and same(_PING, _THOUGHT, _PING)):
+            self.notes.append(
+                "the model's own chat template writes earlier replies otherwise than the training template, which keeps"
+                " their think-blocks: from the second reply of a conversation on, training shows the model another "
+                "history than serving will"
+            )
+        return found
+
     def _render(
-        self, messages: list[dict[str, Any]], tools: list[Any] | None, *, markers: bool = False, prompt: bool = False
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[Any] | None,
+        *,
+        template: str | None = None,
+        markers: bool = False,
+        prompt: bool = False,
     ) -> tuple[str, list[tuple[int, int]] | None]:
         """The text of a conversation, and the character spans that the template marks as generated."""
-        if self.template is None or not messages:
+        template = template or self._template
+        if template is None or not messages:
             raise RecordError("a conversation needs a message", reason="no_message", field="messages")
         try:
             options: dict[str, Any] = dict(self.tokenizer.special_tokens_map)
             rendered: Any = render_jinja_template(
-                [messages], tools=tools, chat_template=self.template, return_assistant_tokens_mask=markers,
+                [messages], tools=tools, chat_template=template, return_assistant_tokens_mask=markers,
                 add_generation_prompt=prompt, **options,
             )  # fmt: skip
         except Exception as error:  # a template is a program; what it raises is its own choice
@@ -155,22 +219,55 @@ class Renderer:
         texts, spans = rendered
         return texts[0], [(int(low), int(high)) for low, high in spans[0]] if markers else None
 
-    def _prompt_text(self, messages: list[dict[str, Any]], tools: list[Any] | None) -> str:
+    def _prompt_text(self, messages: list[dict[str, Any]], tools: list[Any] | None, template: str | None = None) -> str:
         if not messages:
             raise RecordError(
                 "the conversation starts with an assistant turn, so nothing asks for it", reason="no_prompt",
                 field="messages[0]", next="put a user message before it",
             )  # fmt: skip
-        return self._render(messages, tools, prompt=True)[0]
+        return self._render(messages, tools, template=template, prompt=True)[0]
 
-    def _stop_of_turn(self, ids: list[int], start: int, end: int, turn: int) -> int:
+    def _stop_of_turn(self, ids: list[int], start: int, end: int, turn: int, *, called: bool) -> int:
+        # A turn with calls may be several messages, of which `history_ends` would close the first.
+        closing = self.stop_ids if called else self.stop_ids | self.history_ends
         for k in range(start, end):
-            if ids[k] in self.stop_ids:
+            if ids[k] in closing:
                 return k
         raise RecordError(
             "an assistant turn is not closed by a stop token", reason="no_stop_token", field=f"messages[{turn}]",
             seen=self.tokenizer.decode(ids[start : min(end, start + 40)]), next="use a template that closes each turn",
         )  # fmt: skip
+
+    def _after_inserted(
+        self,
+        text: str,
+        offsets: Sequence[tuple[int, int]],
+        tokens: tuple[int, int],
+        turn: int,
+        messages: list[dict[str, Any]],
+        tools: list[Any] | None,
+    ) -> int:
+        """The first of the `tokens` (start, stop) of a turn behind what the template wrote before its content."""
+        start, stop = tokens
+        if start >= stop:
+            return start
+        low, high = offsets[start][0], offsets[stop][0]
+        content = messages[turn].get("content")
+        if not isinstance(content, str):
+            return start
+        if said := content.strip():
+            tail = text[low:high].rstrip()
+            # The content ends the turn, unless a call follows; what was inserted may spell the same words before it.
+            found = low + len(tail) - len(said) if tail.endswith(said) else text.find(said, low, high)
+        else:  # what stands before some content stands before none as well
+            filled = [*messages[:turn], {**messages[turn], "content": "pong"}, *messages[turn + 1 :]]
+            shown = self._render(filled, tools)[0]
+            found = shown.find("pong", low)
+            if found < 0 or not text.startswith(shown[:found]):
+                return start
+        if found <= low or not text[low:found].strip():
+            return start
+        return next((k for k in range(start, stop) if max(offsets[k][1], offsets[k][0] + 1) > found), stop)
 
     def _one_start_token(self, ids: Sequence[int]) -> None:
         start = self.tokenizer.bos_token_id
@@ -194,29 +291,41 @@ class Renderer:
 
     def _find_stop_ids(self) -> frozenset[int]:
         """What closes an assistant turn: the special token that the template puts after a probe's content."""
-        probe = [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]
-        text, _ = self._render(probe, None)
-        tail = text[text.rfind("pong") + len("pong") :]
-        ids = self.tokenizer(tail, add_special_tokens=False)["input_ids"]
-        stops = [i for i in ids if i in self._special_ids][:1]
+        _, said, tail = self._render([_PING, _PONG], None)[0].rpartition("pong")
+        stops = self._first_special(tail) if said else frozenset()
         if not stops:
             raise LptError(
                 "the chat template does not close an assistant turn with a stop token, so the model would never stop",
                 seen=f"after the content it writes {tail!r}",
-                next="use a tokenizer whose template writes its end token after each assistant message",
+                next=missing(self.template)
+                or "use a tokenizer whose template writes its end token after each assistant message",
             )
         end = self.tokenizer.eos_token_id
-        return frozenset(stops if end is None else [*stops, end])
+        return stops if end is None else stops | {end}
+
+    def _find_history_ends(self) -> frozenset[int]:
+        """What closes a turn in front of another message where that is no stop token, but closes any message."""
+        try:
+            asked, answered = self._render([_PING, _PONG, _PING], None)[0].split("pong", 1)
+        except (RecordError, ValueError):  # a template that takes no such conversation, or drops the reply
+            return frozenset()
+        after_any = self._first_special(asked.partition("ping")[2])
+        return (self._first_special(answered) & after_any) - self.stop_ids
+
+    def _first_special(self, text: str) -> frozenset[int]:
+        """The first special token of a text, if it has one."""
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return frozenset([i for i in ids if i in self._special_ids][:1])
 
 
-def _not_a_prefix(turn: int, *, merged: bool) -> RecordError:
+def _not_a_prefix(turn: int, *, merged: bool, advice: str) -> RecordError:
     return RecordError(
         "the prompt of an assistant turn is not a prefix of the rendered conversation", reason="prompt_not_a_prefix",
         field=f"messages[{turn}]",
         seen="the answer's first characters become one token with the end of the prompt: it merges them" if merged
         else "the chat template renders the history differently once the answer is there",
         next="remove blanks at the start of the answer" if merged
-        else "keep only the last assistant turn as the answer, or use a template that keeps the history",
+        else advice or "keep only the last assistant turn as the answer, or use a template that keeps the history",
     )  # fmt: skip
 
 
@@ -285,14 +394,3 @@ def _strings(value: Any) -> list[str]:
 def _overlaps(offset: tuple[int, int], spans: Sequence[tuple[int, int]]) -> bool:
     start, end = offset
     return any(start < high and max(end, start + 1) > low for low, high in spans)
-
-
-def _after_inserted_block(text: str, offsets: Sequence[tuple[int, int]], start: int, stop: int, content: Any) -> int:
-    """Index of the first token of the content, where the template wrote something else than blanks before it."""
-    if not isinstance(content, str) or not content.strip() or start >= stop:
-        return start
-    low, high = offsets[start][0], offsets[stop][0]
-    found = text.find(content.strip(), low, high)
-    if found <= low or not text[low:found].strip():
-        return start
-    return next(k for k in range(start, stop + 1) if max(offsets[k][1], offsets[k][0] + 1) > found)

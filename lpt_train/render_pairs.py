@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lpt_train.packing import Row, fit, made_or_dropped
+from lpt_train.packing import Row, fitted, made_or_dropped, tokens_of
 from lpt_train.render import Encoded, Renderer
 from manifests.errors import RecordError, RefusedError
 
@@ -34,12 +34,16 @@ class RenderedPairs:
     dropped: dict[str, int]
     examples: dict[str, list[int]]
 
+    @property
+    def rows(self) -> list[Row]:
+        """Both sides of every pair."""
+        return [row for pair in self.pairs for row in (pair.chosen, pair.rejected)]
+
     def to_json(self) -> dict[str, Any]:
         """What a run records about its rendering."""
         return {
             "pairs": len(self.pairs), "dropped": self.dropped, "dropped_examples": self.examples,
-            "tokens": sum(pair.tokens for pair in self.pairs),
-            "supervised_tokens": sum(pair.chosen.supervised + pair.rejected.supervised for pair in self.pairs),
+            **tokens_of(self.rows),
         }  # fmt: skip
 
 
@@ -79,12 +83,17 @@ class RenderedCompletions:
     completions: list[Completion]
     dropped: dict[str, int]
 
+    @property
+    def rows(self) -> list[Row]:
+        """The row of every completion."""
+        return [completion.row for completion in self.completions]
+
     def to_json(self) -> dict[str, Any]:
         """What a run records about its rendering."""
         good = sum(completion.desirable for completion in self.completions)
         return {
             "completions": len(self.completions), "desirable": good, "undesirable": len(self.completions) - good,
-            "dropped": self.dropped, "tokens": sum(len(completion.row.ids) for completion in self.completions),
+            "dropped": self.dropped, **tokens_of(self.rows),
         }  # fmt: skip
 
 
@@ -147,7 +156,7 @@ def _side(
 ) -> tuple[Row, int]:
     """The prompt of a record with one of its completions, and the tokens of the prompt."""
     prompt = record.get("prompt") or []  # the renderer says what is wrong with none
-    prompt_ids = renderer.encode_prompt(prompt)
+    prompt_ids = renderer.encode_prompt(prompt, encoded=True)
     whole = renderer.encode([*prompt, *record[name]])
     if whole.ids[: len(prompt_ids)] != prompt_ids:
         raise RecordError(
@@ -155,10 +164,10 @@ def _side(
             field=name, next="remove blanks at the start of the completion",
         )  # fmt: skip
     mask = [0] * len(prompt_ids) + whole.loss_mask[len(prompt_ids) :]
-    fitting = fit(Encoded(whole.ids, mask), max_length, truncation)
-    if not any(fitting.loss_mask):
+    row = fitted(index, Encoded(whole.ids, mask), max_length, truncation)
+    if not row.supervised:
         raise RecordError("no token of a completion counts", reason="no_supervised_token", field=name)
-    return Row(index, np.asarray(fitting.ids, np.int32), np.asarray(fitting.loss_mask, np.uint8)), len(prompt_ids)
+    return row, len(prompt_ids)
 
 
 def render_pair(index: int, record: Mapping[str, Any], renderer: Renderer, max_length: int, truncation: str) -> Pair:

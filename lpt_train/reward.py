@@ -34,7 +34,7 @@ from lpt_train.reward_model import load_reward_for_training
 from lpt_train.reward_report import NO_SPLIT, STOPPED, reward_report
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, completions_id, dropped_notes, one_by_one
+from lpt_train.steps import batched, completions_id, one_by_one, rendering_notes
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 
@@ -80,17 +80,16 @@ def train(
     order = shuffled(rankings, config)
     run = Run.create(
         out, "reward", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
-        tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+        tokenizer=renderer.told(),
         tokenized_id=identity, eval_split=eval_split, catalog=catalog, resume=resume,
     )  # fmt: skip
     run.memory = memory
     if config.flip_labels:
         run.mark(CONTROL, {"flip_labels": config.flip_labels, "flipped": rendered.flipped, "pairs": rendered.pairs})
-    run.notes += dropped_notes(rendered.dropped, rendered.pairs, "pairs") + split_notes(split, eval_split)
-    run.notes += notes + run_micro_batch.notes
+    run.notes += rendering_notes(rendered, config.max_length, "pairs", held_out=held_out) + renderer.notes
+    run.notes += split_notes(split, eval_split) + notes + run_micro_batch.notes
     measure = None
     if held_out is not None:
-        run.notes += dropped_notes(held_out.dropped, held_out.pairs, "evaluation pairs")
         measure = partial(evaluate, run_micro_batch, held_out, config)
     else:
         run.notes.append(f"not calibrated: {NO_SPLIT}")

@@ -27,7 +27,7 @@ from lpt_train.ranks import Ranks, join
 from lpt_train.render import Renderer
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
-from lpt_train.steps import batched, dropped_notes, most, one_by_one, scores
+from lpt_train.steps import batched, most, one_by_one, rendering_notes, scores
 from lpt_train.updates import Updates
 from manifests.catalog import Catalog
 from manifests.digests import tokenized_id
@@ -70,14 +70,14 @@ def train(
     optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
     run = Run.create(
         out, "sft", config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
-        tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+        tokenizer=renderer.told(),
         tokenized_id=sft_tokenized_id(split, renderer, config, order), eval_split=eval_split, catalog=catalog,
         resume=resume, ranks=ranks,
     )  # fmt: skip
     run.memory = memory
     run.notes += (
-        dropped_notes(rendered.dropped, len(rendered.rows))
-        + split_notes(split, eval_split, config.max_length) + order.notes + run_micro_batch.notes
+        rendering_notes(rendered, config.max_length, held_out=held_out)
+        + renderer.notes + split_notes(split, eval_split, config.max_length) + order.notes + run_micro_batch.notes
     )  # fmt: skip
 
     def gradients(units: Sequence[Unit]) -> dict[str, float]:
@@ -166,7 +166,7 @@ def _held_out(split: AdmittedSplit | None, renderer: Renderer, config: SFTConfig
 def sft_tokenized_id(split: AdmittedSplit, renderer: Renderer, config: SFTConfig, order: Shuffled | Scheduled) -> str:
     """The id of what the accelerator sees: rows, order, tokenizer, length, packing and mask policy."""
     return tokenized_id({
-        "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
+        "content_root": split.content_root, "order_sha256": split.order_sha256, **renderer.identity(),
         "max_length": config.max_length, "truncation": config.truncation, "packing": config.packing,
         "mask": "all" if split.kind == "text" else "assistant",
         **({"mix_schedule": order.schedule["plan_hash"]} if isinstance(order, Scheduled) else {}),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from lpt_train.admitted import AdmittedSplit
 from lpt_train.checkpoint import Restored
-from lpt_train.packing import Row, epoch_order
+from lpt_train.packing import Row, cut_notes, epoch_order
 from lpt_train.render import Renderer
 from lpt_train.sharded import whole
 from manifests.digests import tokenized_id
@@ -52,6 +52,36 @@ def dropped_notes(dropped: Mapping[str, int], kept: int, what: str = "rows") -> 
     return [f"{total} of {total + kept} {what} were dropped: {reasons}{longer}"]
 
 
+class Renderings(Protocol):
+    """What rendering a split made: rows, reasons for which records were dropped, and what is recorded of both."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """All of them."""
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """{reason: records}."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What a run records about its rendering."""
+
+
+def rendering_notes(
+    rendered: Renderings, max_length: int, what: str = "rows", *, held_out: Renderings | None = None
+) -> list[str]:
+    """What a run says about what was dropped and cut of its split and of the one that it is evaluated on.
+
+    `what` is the name under which its records are counted.
+    """
+    notes = []
+    for whose, one in (("", rendered), ("evaluation ", held_out)):
+        if one is not None:
+            notes += dropped_notes(one.dropped, one.to_json()[what], whose + what)
+            notes += cut_notes(one.rows, max_length, whose + ("sides" if what == "pairs" else what))
+    return notes
+
+
 def visited(total: int, units: int, size: int, seed: int) -> list[int]:
     """The units that a run of `total` places reads in its first epoch, in whole batches of `size`, in their order.
 
@@ -72,7 +102,7 @@ def clipped(parameters: Iterable[torch.nn.Parameter], max_norm: float) -> float:
 def completions_id(split: AdmittedSplit, renderer: Renderer, *, max_length: int, truncation: str) -> str:
     """The id of what the accelerator sees where only completions count: rows, order, tokenizer, length, mask policy."""
     return tokenized_id({
-        "content_root": split.content_root, "order_sha256": split.order_sha256, "tokenizer": renderer.fingerprint,
+        "content_root": split.content_root, "order_sha256": split.order_sha256, **renderer.identity(),
         "max_length": max_length, "truncation": truncation, "packing": False, "mask": "completions",
     })  # fmt: skip
 

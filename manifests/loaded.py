@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 from manifests.arrow import plain_rows
 from manifests.canon import FIELDS, kind_of, record_id, record_ids
 from manifests.catalog import Catalog
-from manifests.errors import BadInputError, RecordError, RefusedError, UsageError
+from manifests.errors import BadInputError, LptError, RecordError, RefusedError, UsageError
 from manifests.objects import object_id, parse_object
 
 TYPE = "lpt.admission/1"
@@ -123,13 +124,28 @@ def load_manifest(catalog: Catalog | None, ref: str | Path) -> LoadedManifest:
     raise _unknown(catalog, text, match["name"])
 
 
-def parse_split_ref(ref: str) -> tuple[str, str]:
+def parse_split_ref(ref: str, catalog: Catalog | None = None, contract: str = "sft") -> tuple[str, str]:
     """Split `NAME[@VERSION]:SPLIT` or `DIR/manifest.json:SPLIT` in two; raise UsageError when there is no split in
-    it."""
+    it, which says the splits of a manifest, and of a file how it is admitted for the contract."""
     manifest, colon, split = ref.rpartition(":")
+    path = Path(manifest if colon else ref)
+    if "\0" not in ref and path.is_file() and path.suffix != ".json":
+        admit = f"lpt admit NAME --contract {contract} --train {quote(str(path))}"
+        raise UsageError("a file is not an admitted split", seen=ref, next=f"{admit}; then NAME:train")
     if not colon or not manifest or not split or "/" in split:
-        raise UsageError("not a split", seen=ref, next="e.g. NAME:train, NAME@2:train, DIR/manifest.json:train")
+        raise UsageError("not a split", seen=ref, next=_splits_of(ref, catalog))
     return manifest, split
+
+
+def _splits_of(ref: str, catalog: Catalog | None) -> str:
+    """The splits of what was named without one; examples where nothing has that name."""
+    try:
+        loaded = load_manifest(catalog, ref)
+    except LptError:
+        return "e.g. NAME:train, NAME@2:train, DIR/manifest.json:train"
+    splits = list(loaded.body["splits"])
+    first = "train" if "train" in splits else splits[0]
+    return f"{ref}:{first}; {loaded.ref} has {', '.join(splits)}"
 
 
 def inside(folder: Path, written: str) -> Path:

@@ -91,3 +91,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the nearest known name, or all of them."""
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+
+
+def of_choices(value: str, choices: Sequence[str], meant: str | None = None) -> str:
+    """Return what to give in place of `value`: the choice that is meant or nearest to it, and all that there are."""
+    near = [meant] if meant in choices else [each for each in choices if value and each.startswith(value)]
+    near = near or difflib.get_close_matches(value, choices, n=1)
+    return f"{f'did you mean {near[0]}? ' if near else ''}one of: {', '.join(choices)}"

@@ -2,10 +2,12 @@
 """Predicted memory beside measured on one GPU: shapes, ways to train, batches, checkpointing, optimizers.
 
     python benchmarks/plan/run.py --out RESULT.json [--seconds 85]
+    python benchmarks/plan/run.py --again RESULT.json [MORE.json] --out RESULT.json     no GPU: predict again
 
 Each case is one model with random weights, two micro-batches and an update of it; measured are torch's peaks of
 allocated and reserved bytes. What does not fit into --seconds is left out and listed; recordings come last, because
-compiling them takes most of the time.
+compiling them takes most of the time. With --again the measurements of earlier files are kept, and predicted beside
+them is what the formulas say now; `after_the_fact` names what of it is not what was said before the measurement.
 """
 
 from __future__ import annotations
@@ -69,8 +71,6 @@ def measure(case: dict) -> dict:
     from lpt_train.models import placement
     from lpt_train.optimizers import make_optimizer
     from lpt_train.packing import Row
-    from lpt_train.plan.memory import Workload, predict
-    from lpt_train.plan.shape import shape_of
     from lpt_train.recompute import checkpoint_layers
 
     torch.manual_seed(0)
@@ -111,20 +111,63 @@ def measure(case: dict) -> dict:
             seconds.append(time.perf_counter() - began)
         optimizer.step()
         run.zero_grad()
-    work = Workload(
-        tokens=run.most_tokens, scope=case["scope"], rank=8, optim=case["optim"], chunk=case["chunk"],
-        compiled=run.way in ("graph", "compiled"), kept_gradients=True, checkpoint_every=case["every"],
-        offload_activations=bool(case.get("offload_activations")), width=place.dtype.itemsize,
-        scored=LENGTH if case["dtype"] == "float32" else 0,
-    )  # fmt: skip
-    memory = predict(shape_of({"model_type": "", **SHAPES[case["shape"]]}), work)
     allocated, reserved = torch.cuda.max_memory_allocated() - before, torch.cuda.max_memory_reserved()
     return {
-        "way": run.way, "notes": run.notes, "predicted_gb": memory.peak / 1e9, "measured_gb": allocated / 1e9,
-        "ratio": memory.peak / allocated, "predicted_reserved_gb": memory.reserved / 1e9,
-        "measured_reserved_gb": reserved / 1e9, "reserved_ratio": memory.reserved / reserved,
-        "parts": memory.to_json(), "micro_batch_seconds": min(seconds),
+        "way": run.way, "notes": run.notes, **beside(case, run.way, allocated / 1e9, reserved / 1e9),
+        "micro_batch_seconds": min(seconds),
     }  # fmt: skip
+
+
+def beside(case: dict, way: str, allocated_gb: float, reserved_gb: float) -> dict:
+    """What is predicted for a case that was trained in this way, beside what was measured."""
+    from lpt_train.plan.memory import Workload, predict
+    from lpt_train.plan.shape import shape_of
+
+    half = case.get("dtype", "bfloat16") == "bfloat16"
+    work = Workload(
+        tokens=case["rows"] * LENGTH, scope=case["scope"], rank=8, optim=case["optim"], chunk=case["chunk"],
+        compiled=way in ("graph", "compiled"), kept_gradients=True, checkpoint_every=case["every"],
+        offload_activations=bool(case.get("offload_activations")), width=2 if half else 4, scored=0 if half else LENGTH,
+    )  # fmt: skip
+    memory = predict(shape_of({"model_type": "", **SHAPES[case["shape"]]}), work)
+    return {
+        "predicted_gb": memory.peak / 1e9, "measured_gb": allocated_gb, "ratio": memory.peak / 1e9 / allocated_gb,
+        "predicted_reserved_gb": memory.reserved / 1e9, "measured_reserved_gb": reserved_gb,
+        "reserved_ratio": memory.reserved / 1e9 / reserved_gb, "parts": memory.to_json(),
+    }  # fmt: skip
+
+
+def again(paths: list[str]) -> dict:
+    """The results of these files with the predictions made again, and what measured them."""
+    results, measured_by = [], []
+    for path in paths:
+        report = json.loads(Path(path).read_text())
+        measured_by += report.get("measured_by") or [{"machine": report["machine"], "command": bare(report["command"])}]
+        for case in report["results"]:
+            if "measured_gb" not in case:
+                results.append(case)
+                continue
+            case = {"dtype": "bfloat16", "after_the_fact": [], **case}
+            told = beside(case, case["way"], case["measured_gb"], case["measured_reserved_gb"])
+            seen = [
+                name for name, key in (("allocated", "predicted_gb"), ("reserved", "predicted_reserved_gb"))
+                if name in case["after_the_fact"] or told[key] != case[key]
+            ]  # fmt: skip
+            results.append({**case, **told, "after_the_fact": seen})
+    return {"results": results, "measured_by": measured_by}
+
+
+def summary(results: list[dict]) -> dict:
+    """How near the predictions are: of what tensors take, and of what the allocator holds, which has to fit."""
+    found = {}
+    for name, key in (("allocated", "ratio"), ("reserved", "reserved_ratio")):
+        ratios = sorted(result[key] for result in results if key in result)
+        found[name] = {
+            "cases": len(ratios), "within_5_percent": sum(abs(ratio - 1) <= 0.05 for ratio in ratios),
+            "worst_below": min(ratios, default=None), "worst_above": max(ratios, default=None),
+            "below_measured": sum(ratio < 1 for ratio in ratios),
+        }  # fmt: skip
+    return found
 
 
 def main() -> None:
@@ -132,7 +175,11 @@ def main() -> None:
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=85)
     parser.add_argument("--dtypes", default="bfloat16,float32")
+    parser.add_argument("--again", nargs="+", metavar="RESULT.json")
     args = parser.parse_args()
+    if args.again:
+        written(again(args.again), args.out)
+        return
     import torch
 
     if not torch.cuda.is_available():
@@ -150,20 +197,31 @@ def main() -> None:
                 results.append({**case, "error": f"{type(error).__name__}: {error}"[:600]})
         shown = {key: value for key, value in results[-1].items() if key != "parts"}
         print(json.dumps({"at": round(time.time() - began, 1), **shown}), flush=True)
-    ratios = sorted(result["ratio"] for result in results if "ratio" in result)
-    report = {
-        "worst_below": ratios[0] if ratios else None, "worst_above": ratios[-1] if ratios else None,
-        "within_5_percent": sum(abs(ratio - 1) <= 0.05 for ratio in ratios), "cases": len(ratios),
-        "results": results,
-        "machine": {
-            "device": torch.cuda.get_device_name(), "system": platform.platform(), "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "transformers", "peft", "bitsandbytes")},
+    written(
+        {
+            "results": results,
+            "machine": {
+                "device": torch.cuda.get_device_name(), "system": platform.platform(),
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("torch", "transformers", "peft", "bitsandbytes")},
+            },
         },
-        "command": "python benchmarks/plan/run.py " + " ".join(sys.argv[1:]),
-    }  # fmt: skip
-    print(json.dumps({key: report[key] for key in ("worst_below", "worst_above", "within_5_percent", "cases")}))
-    if args.out:
-        Path(args.out).write_text(json.dumps(report, indent=2) + "\n")
+        args.out,
+    )  # fmt: skip
+
+
+def written(report: dict, out: str | None) -> None:
+    """Show the summary, and write all of it with the command."""
+    told = summary(report["results"])
+    report = {**told, **report, "command": bare(" ".join(["python benchmarks/plan/run.py", *sys.argv[1:]]))}
+    print(json.dumps(told))
+    if out:
+        Path(out).write_text(json.dumps(report, indent=2) + "\n")
+
+
+def bare(command: str) -> str:
+    """A command without the folders of its files."""
+    return " ".join(Path(word).name if word.endswith(".json") else word for word in command.split())
 
 
 def version(name: str) -> str:

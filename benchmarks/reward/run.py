@@ -7,16 +7,17 @@
 `prepare` makes pairs of a right and a wrong solution to one question (`lpt data pairs`) and holds three tenths of the
 questions out. `run` trains twice with the same rows, seed and steps, and measures both on the held-out pairs; then the
 four solutions of every question that was not trained on are scored by the first model: gold is whether one is right.
+`--model tiny` is made on the spot: two layers of 64, random weights, a byte a token. A run that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import platform
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 
@@ -66,37 +67,53 @@ def first_turn(row):
 
 def run(args):
     sys.path.insert(0, str(ROOT))
+    import torch
+
     from lpt_train.admitted import load_split
     from lpt_train.best_of_n import Scored, curve
     from lpt_train.config import from_mapping
     from lpt_train.config_reward import RewardConfig
     from lpt_train.reward import train
     from lpt_train.reward_scores import RewardModel
+    from lpt_train.tiny import make_tiny
 
     split, hidden = (load_split(f"{args.folder}/gsm/manifest.json:{name}") for name in ("train", "test"))
+    model = str(make_tiny(args.folder / "tiny", hidden=64, layers=2, heads=2)) if args.model == "tiny" else args.model
     options = {
-        "model": args.model, "max_steps": args.steps, "learning_rate": args.learning_rate, "max_length": 512,
+        "max_steps": args.steps, "learning_rate": args.learning_rate, "max_length": 512,
         "per_device_train_batch_size": args.batch, "lora_r": 16, "ranking": args.ranking, "logging_steps": 10,
         "per_device_eval_batch_size": 32, "seed": args.seed,
     }  # fmt: skip
     found = {}
     for share in (0.0, 0.5):
-        started, out = time.perf_counter(), args.folder / f"run-{args.seed}-{share}"
-        config = from_mapping(RewardConfig, options | {"flip_labels": share})
-        body = train(config, split=split, out=out, eval_split=hidden).body
-        kept = ("metrics", "verdict", "control", "data", "execution", "tokens_per_second", "peak_memory_bytes")
+        asked = options | {"model": model, "flip_labels": share}
+        config, out = from_mapping(RewardConfig, asked), args.folder / f"run-{share}-{digest(asked)}"
+        body = json.loads((out / "run.json").read_text()) if (out / "run.json").exists() else {}
+        if body.get("status") != "done":
+            body = train(config, split=split, out=out, eval_split=hidden, resume=bool(body)).body
+        if body["status"] != "done":  # a run that was stopped is not what is to be measured
+            sys.exit(f"{out.name} is {body['status']} at step {body['steps']}; the same command goes on")
+        kept = (
+            "metrics", "verdict", "control", "data", "execution", "tokens_per_second", "peak_memory_bytes", "seconds",
+            "parameters", "trainable_parameters",
+        )  # fmt: skip
         found[f"flipped_{share}"] = {
             **body["reward_model"], **{name: body.get(name) for name in kept},
-            "seconds": round(time.perf_counter() - started, 1),
+            "curve": [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()],
         }  # fmt: skip
     solutions = lines(args.folder / "solutions.jsonl")
-    scorer = RewardModel(str(args.folder / f"run-{args.seed}-0.0"), batch_size=64)
+    right = args.folder / f"run-0.0-{digest(options | {'model': model, 'flip_labels': 0.0})}"
+    scorer = RewardModel(str(right), batch_size=64)
     rewards = [reward for reward, _ in scorer.score([row["messages"] for row in solutions])]
     scored = [Scored(row["prompt_id"], reward, row["gold"]) for row, reward in zip(solutions, rewards, strict=True)]
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
     result = {
-        "command": " ".join(["python", "benchmarks/reward/run.py", *sys.argv[1:]]), "options": options,
+        "command": " ".join(["python", "benchmarks/reward/run.py", *words]), "options": options,
+        "model": Path(args.model).name,
         "pairs": {"train": len(split), "hidden": len(hidden)}, "runs": found, "best_of_n": curve(scored).to_json(),
-        "machine": {"platform": platform.platform(), "device": body["env"]["device"]},
+        "machine": {
+            "platform": platform.platform(), "device": body["env"]["device"], "threads": torch.get_num_threads(),
+        },
         "versions": {name: metadata.version(name) for name in PACKAGES},
     }  # fmt: skip
     text = json.dumps(result, indent=1)
@@ -109,6 +126,11 @@ def run(args):
         )
     for point in result["best_of_n"]["points"]:
         sys.stdout.write(f"best of {point['n']}: right {point['gold']:.3f}, gain {point['gain']:+.3f}\n")
+
+
+def digest(options):
+    """Runs of other options lie in other folders."""
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def main():

@@ -8,7 +8,7 @@
 Each engine is a process of its own. Rate: the median over the steps after the warm-up of tokens (no padding counted) or
 pairs over seconds; on a CPU, where others may be at work, over seconds of processor time. Memory: torch's peak of
 reserved bytes, which recordings of CUDA graphs are part of; on a CPU the resident peak. TRL runs plain and with Liger's
-kernels; packed rows are isolated on both sides, which is tried on TRL's (`isolated`).
+kernels; packed rows are isolated on both sides, which is tried on TRL's (`isolated`). MFU: `arithmetic.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from arithmetic import per_unit, with_mfu
 from cases import SHAPES, machine, random_model, rows, write_rows
 
 PASSED = ("algorithm", "device", "steps", "warm_up", "rows", "batch", "words", "length", "chunk", "execution")
@@ -174,7 +175,7 @@ def worker(args):
     print("RESULT " + json.dumps(found), flush=True)
 
 
-def parsed():
+def parsed(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model")
     parser.add_argument("--shape", choices=SHAPES)
@@ -194,7 +195,7 @@ def parsed():
     parser.add_argument("--execution", default="auto")
     parser.add_argument("--out")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def main():
@@ -202,8 +203,11 @@ def main():
     if args.worker:
         worker(args)
         return
+    from transformers import AutoConfig, AutoTokenizer
+
     with tempfile.TemporaryDirectory() as folder:
         model = args.model or random_model(args.shape, folder, args.tokenizer)
+        needed = per_unit(args, AutoConfig.from_pretrained(model), AutoTokenizer.from_pretrained(model))
         results = []
         for engine in args.engines.split(","):
             flags = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in PASSED]
@@ -229,6 +233,7 @@ def main():
         "machine": machine(args.device), "command": "python benchmarks/train/run.py " + " ".join(sys.argv[1:]),
     }  # fmt: skip
     print(json.dumps({key: report[key] for key in ("ratio_to_best_peer", "memory_to_best_peer")}))
+    report = with_mfu(report, needed)
     if args.out:
         Path(args.out).write_text(json.dumps(report, indent=2) + "\n")
 

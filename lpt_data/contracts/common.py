@@ -46,8 +46,9 @@ class Encoder(Protocol):
     """A tokenizer with its chat template; raises an `LptError` for a conversation that it cannot render.
 
     Optional attributes are used where present: `bos_token_id: int | None` (its own or its `tokenizer`'s), `stop_ids`
-    (a collection of token ids), `encode_prompt(messages) -> list[int]` and `decode(ids) -> str`. Where one is absent
-    the check that needs it is skipped, and says so.
+    and `history_ends` (collections of token ids: what stops the model, and what closes a turn that another message
+    follows where that is another token), `encode_prompt(messages) -> list[int]` and `decode(ids) -> str`. Where one is
+    absent the check that needs it is skipped, and says so.
     """
 
     name: str

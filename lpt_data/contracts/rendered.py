@@ -65,7 +65,10 @@ def conversation(record: Record, encode: Encoder, max_length: int | None) -> Row
     faults = double_bos_fault(encode, ids)
     stops = getattr(encode, "stop_ids", None)
     if stops is not None:
-        turns = sum(1 for m in messages if m.get("role") == "assistant")
+        # What closes a turn in front of another message alone is no stop token, and never a target.
+        others = getattr(encode, "history_ends", None) or ()
+        closed = sum(1 for one, then in pairwise(range(len(ids))) if mask[one] > mask[then] and ids[then] in others)
+        turns = sum(1 for m in messages if m.get("role") == "assistant") - closed
         supervised = sum(1 for token, counts in zip(ids, mask, strict=True) if counts and token in stops)
         if supervised < turns:
             faults["stop"] = f"{turns} assistant turns, {supervised} supervised stop tokens"

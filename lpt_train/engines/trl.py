@@ -42,6 +42,7 @@ from lpt_train.models import (
     placement,
     resolve,
 )
+from lpt_train.preference import loss_options
 from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.resume import not_with_trl
@@ -136,11 +137,11 @@ def train(
     proof = Proof(trainer.model)
     run = Run.create(
         out, algorithm.name, config, split, {"name": source, "digest": model_digest(source)}, seed=config.run.seed,
-        tokenizer={"fingerprint": renderer.fingerprint, "template_sha256": renderer.template_sha256},
+        tokenizer=renderer.told(),
         tokenized_id=work.tokenized_id, eval_split=eval_split, catalog=catalog,
         engine={"name": "trl", "version": metadata.version("trl"), "options": _plain(told)},
     )  # fmt: skip
-    run.notes += work.notes + split_notes(split, eval_split, config.max_length)
+    run.notes += work.notes + renderer.notes + split_notes(split, eval_split, config.max_length)
     observer = Observer(trainer, work, algorithm, config, run, proof, tokenizer, progress)
     trainer.add_callback(observer)
     with run.guarded(proof) as stop:
@@ -233,9 +234,15 @@ class Observer(TrainerCallback):
         self.speed = Speed(0, steps, None, lambda done: evaluations_after(done, steps, every) if evaluated else 0)
         begins(self.progress, report_line(parameter_report(self.trainer.model)), self.run.notes)
         if self.work.held_out:
-            with self.speed.evaluation(), waits(self.progress, FIRST):
-                measured = evaluate(self.trainer, self.work, self.algorithm)
+            with waits(self.progress, FIRST):
+                measured = self.evaluated()
             self.run.log(0, measured)
+
+    def evaluated(self) -> dict[str, float]:
+        """The held-out split, measured now."""
+        with self.speed.evaluation():
+            found = evaluate(self.trainer, self.work, self.algorithm)
+        return found | _kl(found, self.config, "eval_")
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """No update by gradients that are not finite (TRL clips before, which leaves them so)."""
@@ -261,14 +268,14 @@ class Observer(TrainerCallback):
         metrics = {
             name: logs[name] for name in ("loss", "grad_norm", "learning_rate", *self.algorithm.metrics) if name in logs
         }
+        metrics |= _kl(metrics, self.config)
         if self.algorithm.name == "sft":
             metrics["supervised_tokens"] = sum(self.work.supervised(unit) for unit in taken)
         epoch = self.work.place(done) / len(self.work.units)
         metrics |= {"tokens": tokens, "epoch": epoch, **self.speed.step(done, tokens)}
         last = done == self.work.steps or control.should_training_stop
         if self.work.held_out and (last or (options.eval_steps and done % options.eval_steps == 0)):
-            with self.speed.evaluation():
-                metrics |= evaluate(self.trainer, self.work, self.algorithm)
+            metrics |= self.evaluated()
         if last or done == 1 or "eval_loss" in metrics or done % options.logging_steps == 0:
             self.run.log(done, metrics)
         if self.progress is not None:
@@ -281,6 +288,14 @@ class Observer(TrainerCallback):
                 extra={"proof": self.proof.state()}, keep_last=options.save_total_limit,
             )  # fmt: skip
         self.speed.resume()
+
+
+def _kl(metrics: dict[str, float], config: Config, prefix: str = "") -> dict[str, float]:
+    """`kl_k1` of `lpt_train.preference`: TRL's rewards are beta times the log-ratios that it is the mean of."""
+    if not isinstance(config, PreferenceConfig):
+        return {}
+    rewards = metrics[f"{prefix}rewards/chosen"] + metrics[f"{prefix}rewards/rejected"]
+    return {f"{prefix}kl_k1": rewards / 2 / loss_options(config).beta}
 
 
 @torch.no_grad()

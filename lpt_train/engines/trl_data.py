@@ -26,7 +26,7 @@ from lpt_train.preference import loss_options
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, Pair, mismatched, render_completions, render_pairs
 from lpt_train.sft import sft_tokenized_id
-from lpt_train.steps import completions_id, dropped_notes
+from lpt_train.steps import completions_id, rendering_notes
 from manifests.errors import RefusedError
 
 Tensors = dict[str, torch.Tensor]
@@ -76,18 +76,17 @@ def sft_work(
             "TRL cannot follow the steps of a mixture", seen=split.ref,
             next="--engine lean, or --set mix_schedule=ignore",
         )  # fmt: skip
-    held: Sequence[Sequence[Row]] = ()
+    found = None
     if held_out is not None:
         found = render_rows(held_out.rows(), renderer, max_length=config.max_length, truncation=config.truncation)
-        held = [[row] for row in found.rows]
     return Work(
         algorithm="sft", units=order.units, per_step=order.per_step,
         order=units_at(0, order.total_units, units=len(order.units), seed=config.run.seed),
         collate=partial(_rows_batch, padding=padding, packed=config.packing),
         tokens=lambda unit: sum(len(row.ids) for row in unit), supervised=lambda unit: sum(r.supervised for r in unit),
-        data={**rendered.to_json(), **order.to_json()}, held_out=held,
+        data={**rendered.to_json(), **order.to_json()}, held_out=[[row] for row in found.rows] if found else (),
         held_out_batch=config.per_device_eval_batch_size, tokenized_id=sft_tokenized_id(split, renderer, config, order),
-        notes=dropped_notes(rendered.dropped, len(rendered.rows)),
+        notes=rendering_notes(rendered, config.max_length, held_out=found),
     )  # fmt: skip
 
 
@@ -97,16 +96,17 @@ def dpo_work(
     """Pairs whose sides share their prompt token for token."""
     limits: dict[str, Any] = {"max_length": config.max_length, "truncation": config.truncation}
     rendered = render_pairs(split.rows(), renderer, **limits)
-    held = () if held_out is None else render_pairs(held_out.rows(), renderer, **limits).pairs
+    found = None if held_out is None else render_pairs(held_out.rows(), renderer, **limits)
     return Work(
         algorithm="dpo", units=rendered.pairs, **_places(config, len(rendered.pairs)),
         collate=partial(_pairs_batch, padding=padding), tokens=lambda pair: pair.tokens,
         supervised=lambda pair: pair.chosen.supervised + pair.rejected.supervised,
         data={**rendered.to_json(), "epoch_order_sha256": _order_digest(len(rendered.pairs), config.run.seed)},
-        held_out=held, held_out_batch=config.per_device_eval_batch_size,
+        held_out=found.pairs if found else (), held_out_batch=config.per_device_eval_batch_size,
         tokenized_id=completions_id(split, renderer, **limits),
         told={"loss_type": [config.loss_type], "beta": loss_options(config).beta},
-        notes=dropped_notes(rendered.dropped, len(rendered.pairs), "pairs") + _means_note(config, len(rendered.pairs)),
+        notes=rendering_notes(rendered, config.max_length, "pairs", held_out=found)
+        + _means_note(config, len(rendered.pairs)),
     )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def kto_work(
         **_places(config, len(rendered.completions)), collate=partial(_completions_batch, padding=padding),
         tokens=lambda unit: len(unit[0].row.ids) + len(unit[1].ids), supervised=lambda unit: unit[0].row.supervised,
         data=rendered.to_json(), tokenized_id=completions_id(split, renderer, **limits),
-        notes=dropped_notes(rendered.dropped, len(rendered.completions), "completions") + notes,
+        notes=rendering_notes(rendered, config.max_length, "completions") + notes,
     )  # fmt: skip
 
 

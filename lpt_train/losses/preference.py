@@ -87,7 +87,12 @@ def cpo(pairs: Pairs, options: Options) -> torch.Tensor:
 
 
 def orpo(pairs: Pairs, options: Options) -> torch.Tensor:
-    """-beta log s(logit(e^c̄) - logit(e^r̄)); the supervised part is `chosen_nll` (Hong et al. 2024, eq. 6 and 7)."""
+    """-beta log s(logit(e^c̄) - logit(e^r̄)); the supervised part is `chosen_nll` (Hong et al. 2024, eq. 6 and 7).
+
+    That part is over the reply alone: in the paper it is the likelihood of the reply given the prompt, nothing of a
+    prompt is supervised anywhere here, and a long prompt would outweigh its reply. TRL's trainer takes it over prompt
+    and reply, so its loss is another number; its odds-ratio part is the same.
+    """
     chosen, rejected = pairs.means_P
     log_odds = (chosen - rejected) - (_log1mexp(chosen) - _log1mexp(rejected))
     return -options.beta * logsigmoid(log_odds)

@@ -25,7 +25,13 @@ gradients 4; AdamW 8 (arXiv 2110.02861 for 8 bits: 2 and 8/256); autocast's copi
 (arXiv 2305.14314): 4 bits and 32/64 for its scales, 4.5 bits a value; where those are quantised as well, 8/64 and
 32/(64 256), 4.127 bits.
 
-The allocator rounds and splits: a run reserves up to `RESERVE` more than its tensors have.
+The allocator holds more than the tensors have, because blocks that are free have the sizes of what was there before.
+The head leaves blocks of the size of its chunks, of which it was never using all: a third of it. The backward pass of
+a layer makes tensors of other sizes than those that the layer gives up: about what one layer keeps. A recording takes
+its memory in the order of its one pass, and neither gives it back nor shares it with what is not recorded: about what
+four layers keep. So a share of all would be wrong for a step that computes its layers again: they are few bytes, and
+leave as many gaps. The three numbers were chosen after the measurements (32 steps on an H200,
+`benchmarks/results/plan-h200.json` and two `train-sft-*-h200.json`), so that what is foretold is rarely below them.
 """
 
 from __future__ import annotations
@@ -37,7 +43,8 @@ from lpt_train.plan.shape import ModelShape
 
 SCOPES = ("full", "lora", "qlora")
 NF4_BITS = {False: 4 + 32 / 64, True: 4 + 8 / 64 + 32 / (64 * 256)}  # a weight, by: are its scales quantised, too?
-RESERVE = 0.10  # reserved over allocated: 8 and 10 % in benchmarks/results/train-sft-*-h200.json
+HEAD_SPARE = 1 / 3  # of the head's bytes that are reserved once more
+LAYERS_SPARE = {False: 1, True: 4}  # layers of a micro-batch that are, by: compiled or recorded?
 EIGHT_BIT_FROM = 4096  # values from which on bitsandbytes keeps the moments of a tensor in 8 bits
 _BLOCK = 256
 
@@ -82,6 +89,7 @@ class Memory:
     static: dict[str, int]
     moving: dict[str, int]
     host: dict[str, int] = field(default_factory=dict)
+    spare: int = 0  # bytes that the allocator holds beside them
 
     @property
     def peak(self) -> int:
@@ -91,7 +99,7 @@ class Memory:
     @property
     def reserved(self) -> int:
         """Bytes that the allocator will hold for them."""
-        return math.ceil(self.peak * (1 + RESERVE))
+        return self.peak + self.spare
 
     def to_json(self) -> dict[str, object]:
         """By part, with the sums."""
@@ -139,7 +147,8 @@ def predict(shape: ModelShape, work: Workload) -> Memory:
         at_end["gradients"] = update["gradients"] = gradients
     moving = max((at_head, in_layer, at_end, update, rollout), key=lambda moment: sum(moment.values()))
     host = {"optimizer": models * on_host, "activations": host_activations}
-    return Memory(*({name: size for name, size in part.items() if size} for part in (static, moving, host)))
+    spare = LAYERS_SPARE[work.compiled] * work.tokens * layer_bytes(shape, work) + math.ceil(HEAD_SPARE * head)
+    return Memory(*({name: size for name, size in part.items() if size} for part in (static, moving, host)), spare)
 
 
 def weight_bytes(shape: ModelShape, scope: str, width: int, *, nested: bool = False) -> int:

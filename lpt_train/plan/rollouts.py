@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from lpt_train.plan.compute import flops_per_token
+from lpt_train.plan.compute import MFU_RANGE, flops_per_token, usual_mfu
 from lpt_train.plan.gpus import GPU
 from lpt_train.plan.shape import ModelShape
 
@@ -65,13 +65,17 @@ def plan_rollouts(
     rollouts: Rollouts,
     *,
     gpu: GPU,
-    mfu: float = 0.3,
+    mfu: float | None = None,
     scope: str = "full",
     adapter: int = 0,
     references: int = 0,
     price: float | None = None,
 ) -> dict[str, Any]:
-    """Seconds of each part of a generation and its training on one GPU, one after the other, and what bounds each."""
+    """Seconds of each part of a generation and its training on one GPU, one after the other, and what bounds each.
+
+    Without `mfu` it is `usual_mfu`, as in `plan_compute`.
+    """
+    given, mfu = mfu is not None, usual_mfu(shape.parameters) if mfu is None else mfu
     peak, many = gpu.teraflops * 1e12 * mfu, rollouts.completions
     go_on = survival(rollouts.tokens, rollouts.max_tokens)
     decode = fixed = 0.0
@@ -98,6 +102,7 @@ def plan_rollouts(
     idle = parts["tools"][0] + parts["rewards"][0]
     return {
         "parameters": shape.parameters, "completions": many, "gpu": gpu.name, "mfu": mfu,
+        "mfu_measured": None if given else MFU_RANGE,
         "parts": {
             name: {"seconds": seconds, "share": seconds / total, "bound_by": bound}
             for name, (seconds, bound) in parts.items()

@@ -92,7 +92,10 @@ def test_what_gives_way_is_said_and_longer_rows_take_more(capsys, seven):
 def test_compute_is_a_table_and_an_object(capsys, seven):
     _, out, err = lpt(capsys, f"compute --model {seven} --tokens 2e9 --gpu h200 --gpus 8 --price 3.5")
     assert "GPU hours" in out
-    assert "30%" in err
+    assert "at 27% of 989 TFLOP/s, an assumption: packed SFT on an H200 reached at 0.1B 15% and 0.5B 27%" in err
+    _, _, given = lpt(capsys, f"compute --model {seven} --tokens 2e9 --mfu 0.4")
+    assert "at 40% of 989 TFLOP/s" in given
+    assert "assumption" not in given
     full, lora = (
         json.loads(lpt(capsys, f"compute --model {seven} --tokens 2e9 {more} --json")[1])
         for more in ("", "--lora 16 --forward-passes 1")
@@ -157,6 +160,7 @@ def test_rollouts_say_what_waits(capsys, seven):
     _, out, err = lpt(capsys, line)
     assert "tools" in out
     assert "waits for workers" in err
+    assert "outside of decoding at 27% of the peak, an assumption" in err
     report = json.loads(lpt(capsys, f"{line} --lora 8 --forward-passes 1 --json")[1])
     assert report["parts"]["tools"]["seconds"] == 256
     assert report["parts"]["references"]["seconds"] > 0

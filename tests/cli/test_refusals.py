@@ -291,6 +291,18 @@ def test_unknown_manifests_versions_and_splits(place, model, tmp_path):
         refused(invoke("sql", "select 1", cwd=tmp_path), 5, "there is no catalog here")
 
 
+def test_what_is_no_split_is_answered_with_the_splits_or_with_how_a_file_is_admitted(place, model, tmp_path):
+    out = tmp_path / "run"
+    for typed in ("train.jsonl", "train.jsonl:train"):
+        admit = "next: lpt admit NAME --contract rlvr --train train.jsonl; then NAME:train"
+        refused(invoke(*grpo("--admitted", typed, model=model, out=out), cwd=place), 2, "not an admitted split", admit)
+    refused(invoke("eval", "--admitted", "chats.jsonl", "--model", model, cwd=place), 2, "--contract sft --train chats")
+    for typed in ("sums@1", "sums", ".lpt/splits/sums@1/manifest.json"):
+        words = f"next: {typed}:train; sums@1 has test, train"
+        refused(invoke(*grpo("--admitted", typed, model=model, out=out), cwd=place), 2, words)
+    refused(invoke(*grpo("--admitted", "other", model=model, out=out), cwd=place), 2, "e.g. NAME:train")
+
+
 def copied(place: Path, target: Path, name: str = "sums@1") -> Path:
     """The admitted folder, carried elsewhere."""
     shutil.copytree(place / ".lpt" / "splits" / name, target)
@@ -493,6 +505,19 @@ def test_settings_that_are_not(place, model, tmp_path):
         for arguments, words in wrong.items():
             run = ("train", "sft", "--admitted", "chats:train", "--model", model, "--out", tmp_path / "r", *arguments)
             refused(invoke(*run, cwd=place), 2, words)
+
+
+def test_options_of_other_tools_are_answered_with_what_to_type_here(tmp_path):
+    habits = {
+        ("--lr", "1e-4"): "next: --set learning_rate=1e-4",
+        ("--num-epochs=3",): "next: --set num_train_epochs=3",
+        ("--output_dir", "runs/a"): "next: --out runs/a",
+        ("--bf16",): "next: --set dtype=bfloat16",
+        ("--dataset", "a.jsonl"): "next: lpt admit NAME --contract sft --train a.jsonl; then --admitted NAME:train",
+        ("--beta", "0.1"): "sft has no setting beta: it is one of dpo",
+    }
+    for typed, words in habits.items():
+        refused(invoke("train", "sft", *typed, cwd=tmp_path), 2, words)
 
 
 DEDUP = ("data", "dedup", "in.jsonl", "--out", "out.jsonl")

@@ -37,7 +37,8 @@ def test_a_run_that_was_stopped_does_not_exit_0_and_says_how_to_go_on(place, mod
     assert ran.returncode == code, ran.stderr
     body, stderr = json.loads(ran.stdout), ran.stderr
     assert (body["status"], body["stopped_by"]) == ("stopped", signal.Signals(number).name)
-    assert f"stopped after step {body['steps']:,}; lpt train sft --resume {tmp_path}/run" in stderr
+    assert f"stopped after step {body['steps']:,}\nnext: lpt train sft --resume {tmp_path}/run\n" in stderr
+    assert "interrupted" not in stderr
     more = f"max_steps={body['steps'] + 1}"
     ended = invoke("train", "sft", "--resume", tmp_path / "run", "--set", more, "--json", cwd=place)
     assert (ended.code, ended.json["status"], ended.json["stopped_by"]) == (0, "done", None)

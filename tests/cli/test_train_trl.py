@@ -60,7 +60,9 @@ def test_a_run_through_trl_that_is_stopped_says_that_it_is_not_resumed(place, mo
     assert ran.returncode == 143, ran.stderr
     body = json.loads(ran.stdout)
     assert (body["status"], body["stopped_by"]) == ("stopped", "SIGTERM")
-    assert f"stopped after step {body['steps']:,}; start a new run with --model {tmp_path}/run" in ran.stderr
+    assert (
+        f"stopped after step {body['steps']:,}\nnext: lpt train sft --engine trl --model {tmp_path}/run" in ran.stderr
+    )
     with unchanged(tmp_path):
         again = invoke("train", "sft", "--resume", tmp_path / "run", cwd=place)
         refused(again, 2, "a run of --engine trl is not resumed", "--engine lean")

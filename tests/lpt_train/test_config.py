@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from lpt_train.algorithms import ALGORITHMS, config_of
 from lpt_train.config import (
+    OPTIMIZERS,
     Lora,
     Optim,
     RunOptions,
@@ -19,6 +21,7 @@ from lpt_train.config import (
     option_names,
     to_mapping,
 )
+from lpt_train.habits import NAMES
 from manifests.errors import UsageError
 
 
@@ -84,11 +87,64 @@ def test_wrong_values_are_usage_errors(options):
     assert error.value.next
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "option", "typed", "advice"),
+    [
+        ("sft", "device", "gpu", "did you mean cuda? one of: auto, cpu, cuda"),
+        ("sft", "device", "xyz", "one of: auto, cpu, cuda"),
+        ("sft", "optim", "adamw", f"did you mean adamw_torch? one of: {', '.join(OPTIMIZERS)}"),
+        ("sft", "dtype", "bf16", "did you mean bfloat16? one of: auto, float32, bfloat16, float16"),
+        ("dpo", "loss_type", "dpo", "did you mean sigmoid? one of: sigmoid, robust, hinge, ipo"),
+        ("sft", "truncation", "kep_start", "did you mean keep_start? one of: drop, keep_start"),
+        ("sft", "gradient_checkpointing", "maybe", "one of: auto, true, false"),
+    ],
+)
+def test_a_value_that_is_no_choice_is_answered_with_what_was_meant_and_every_choice(algorithm, option, typed, advice):
+    with pytest.raises(UsageError, match=f"{option} has no choice of that name") as error:
+        config_of(algorithm, {option: typed})
+    assert error.value.next == advice
+
+
 @pytest.mark.parametrize("name", ["learnin_rate", "optim.learnin_rate", "run.learning_rate"])
 def test_unknown_names_are_refused_with_the_closest_one(name):
     with pytest.raises(UsageError, match="unknown option") as error:
         from_mapping(SFTConfig, {name: 1})
     assert "learning_rate" in error.value.next
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "value", "advice"),
+    [
+        ("sft", "lr", "1e-4", "learning_rate=1e-4"),
+        ("sft", "epochs", 3, "num_train_epochs=3"),
+        ("dpo", "batch_size", 4, "per_device_train_batch_size=4"),
+        ("sft", "bf16", "true", "dtype=bfloat16"),
+        ("sft", "torch_dtype", "fp16", "dtype=float16"),
+        ("grpo", "max_new_tokens", 64, "max_completion_length=64"),
+        ("sft", "assistant_only_loss", "true", "nothing to set: of chats the assistant's tokens alone are trained, always"),
+        ("sft", "output_dir", "runs/a", "--out runs/a"),
+    ],
+)
+def test_the_names_of_other_tools_are_answered_with_ours(algorithm, name, value, advice):
+    with pytest.raises(UsageError, match="is no option here") as error:
+        config_of(algorithm, {name: value})
+    assert error.value.next == advice
+
+
+def test_a_setting_of_another_algorithm_is_told_whose_it_is():
+    with pytest.raises(UsageError, match="sft has no setting beta: it is one of dpo, simpo, cpo, orpo, kto, grpo"):
+        config_of("sft", {"beta": 0.1})
+    with pytest.raises(UsageError, match="unknown option"):  # what it means here, sft has no setting for
+        config_of("sft", {"max_new_tokens": 64})
+    assert config_of("dpo", {"beta": 0.1}).beta == 0.1
+
+
+def test_what_is_said_of_a_habit_names_settings_that_there_are():
+    there = {name for algorithm in ALGORITHMS.values() for name in option_names(algorithm.config)}
+    for name, text in NAMES.items():
+        setting, equals, _ = text.partition("=")
+        assert name not in there
+        assert not equals or setting in there, name
 
 
 def test_options_go_over_a_base():

@@ -57,6 +57,17 @@ def test_filler_is_segments_of_its_own_and_targets_of_no_weight():
     assert (batch.tokens, batch.supervised) == (5, 3)
 
 
+def test_padding_that_is_the_stop_token_takes_no_target_away():
+    """What counts is the mask of the rows, whatever the filler is."""
+    rows, shape, stop = [row(0, 1, 2, 9), row(1, 6, 9)], Shape(longest=3, tokens=12, targets=4, rows=6), 9
+    found, other = (flatten(rows, pad_id, shape) for pad_id in (stop, 0))
+    for name in ("predict_N", "targets_N", "weights_N", "rows_N", "cu_seqlens", "position_ids_1_T"):
+        assert torch.equal(getattr(found, name), getattr(other, name)), name
+    counted = found.targets_N[found.weights_N > 0].tolist()
+    assert counted == [2, stop, stop]
+    assert found.supervised == 3
+
+
 def test_lines_have_at_most_eight_lengths_and_enough_segments():
     shape = Shape.of(longest=100, most_tokens=3000, most_rows=40, chunk=64)
     lines = [flatten([row(0, *range(n))], 0, shape) for n in range(2, 100)]

@@ -126,6 +126,8 @@ def test_pairs_and_marked_completions_by_recordings(tiny, tmp_path):
             found[way] = body["metrics"]
         assert found["graph"]["loss"] == pytest.approx(found["eager"]["loss"], abs=3e-2)
         assert found["graph"]["rewards/margins"][1] > 0.5
+        name = "kl_k1" if kind is PreferenceConfig else "kl"
+        assert found["graph"][name][0] == pytest.approx(0, abs=0.05), name
 
 
 @pytest.mark.parametrize("ranking", ["pairs", "prompts", "plackett_luce"])

@@ -11,6 +11,8 @@ from transformers import (
     CohereForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
     GraniteConfig,
     GraniteForCausalLM,
 )
@@ -70,8 +72,15 @@ def test_values_and_gradients_equal_the_naive_ones_in_float64(tiny, batch, tempe
         torch.testing.assert_close(gradient.double(), theirs[name], atol=1e-4, rtol=1e-4, msg=name)
 
 
-def test_padding_on_either_side_changes_nothing(tiny):
-    model = load_model(str(tiny))
+def learned_positions():
+    """A model whose positions are absolute: rotary ones are the same wherever a row begins."""
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2)).eval()
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_padding_on_either_side_changes_nothing(tiny, positions):
+    model = load_model(str(tiny)) if positions == "rotary" else learned_positions()
     ids = torch.tensor([[5, 6, 7, 8]])
     alone = token_logprobs(model, ids, None, torch.tensor([[0, 0, 1, 1]])).logp_B_T
     left = token_logprobs(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_cases import chat
 
-from lpt_train.packing import best_fit_decreasing, fit, render_rows, units_at
+from lpt_train.packing import best_fit_decreasing, cut_notes, fit, render_rows, units_at
 from lpt_train.render import Encoded
 from manifests.errors import LptError, RecordError, RefusedError
 
@@ -47,6 +47,27 @@ def test_keep_start_cuts_at_the_end_and_needs_a_target(renderer):
     assert rendered.dropped == {"no_supervised_token": 1}
     whole = renderer.encode(records[0]["messages"])
     assert rendered.rows[0].ids.tolist() == whole.ids[:100]
+
+
+def test_what_is_cut_is_counted_and_said():
+    class Given:
+        def encode(self, messages, tools):
+            return Encoded(list(range(len(messages))), messages)
+
+    def of(*masks):
+        return render_rows([{"messages": mask} for mask in masks], Given(), max_length=4, truncation="keep_start")
+
+    whole, amid, before_stop = [0, 0, 1, 1], [0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1]
+    between, at_its_start = [0, 1, 1, 0, 0, 1, 1], [0, 1, 1, 0, 1, 1]
+    rendered = of(whole, amid, before_stop, between, at_its_start)
+    assert rendered.to_json()["cut"] == {"rows": 4, "without_stop": 2, "supervised_tokens": 2 + 1 + 2 + 2}
+    assert rendered.to_json()["supervised_share"] == round((2 + 3 + 3 + 2 + 2) / 20, 4)
+    assert cut_notes(rendered.rows, 4) == [
+        "4 of 5 rows were cut to 4 tokens: 2 end in the middle of a reply, without its stop token; 7 supervised tokens "
+        "were lost, 60% of what is left is supervised"
+    ]
+    assert cut_notes(of(whole).rows, 4) == []
+    assert of(whole).to_json()["cut"] == {"rows": 0, "without_stop": 0, "supervised_tokens": 0}
 
 
 def test_fit_leaves_a_row_of_exactly_the_length():

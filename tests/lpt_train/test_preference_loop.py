@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 
 import numpy as np
 import pytest
 import torch
+from test_render import LLAMA3, bpe
 from train_cases import chat, chats, preferences, write_jsonl
 
 from lpt_train.adapters import load_for_training
@@ -18,11 +20,14 @@ from lpt_train.checkpoint_folders import latest
 from lpt_train.config import from_mapping
 from lpt_train.config_lora import Lora
 from lpt_train.config_preference import PreferenceConfig
+from lpt_train.losses.preference import LOSSES
 from lpt_train.micro_batch import MicroBatch
-from lpt_train.models import placement
+from lpt_train.models import load_tokenizer, placement
 from lpt_train.packing import Row
 from lpt_train.preference import train
-from lpt_train.render_pairs import render_pairs
+from lpt_train.render import Renderer
+from lpt_train.render_pairs import render_completions, render_pairs
+from lpt_train.steps import completions_id
 from manifests.errors import RefusedError, UsageError
 
 
@@ -80,8 +85,29 @@ def test_a_step_is_the_same_however_it_is_cut(tiny, pairs, tmp_path, loss):
     cut = run(
         tiny, pairs, tmp_path / "cut", loss_type=loss, per_device_train_batch_size=1, gradient_accumulation_steps=4
     )[1]
-    for name in ("loss", "rewards/margins", "logps/chosen", "grad_norm"):
+    names = ("loss", "rewards/margins", "logps/chosen", "grad_norm", *(["kl_k1"] if loss != "cpo" else []))
+    for name in names:
         assert [line[name] for line in cut] == pytest.approx([line[name] for line in whole], rel=1e-3, abs=1e-4), name
+    assert ("kl_k1" in whole[-1]) is (loss != "cpo")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_kl_is_the_mean_log_ratio_of_both_replies_and_logged_where_there_is_a_reference(tiny, pairs, tmp_path, name):
+    smoothing = {"label_smoothing": 0.1} if name == "robust" else {}
+    options = {"loss_type": name, "max_steps": 8, "eval_split": pairs, "per_device_eval_batch_size": 3}
+    lines = run(tiny, pairs, tmp_path / "run", **options, **smoothing, lr_scheduler_type="constant")[1]
+    if not LOSSES[name].reference:
+        assert not any("kl" in key for line in lines for key in line)
+        return
+    assert lines[0]["eval_kl_k1"] == pytest.approx(0, abs=1e-4)
+    assert lines[1]["kl_k1"] == pytest.approx(0, abs=1e-4)
+    # The start is measured over all pairs, so what has become of their log-probs is what the mean log-ratio is.
+    change = [(lines[-1][f"eval_logps/{side}"] - lines[0][f"eval_logps/{side}"]) for side in ("chosen", "rejected")]
+    assert lines[-1]["eval_kl_k1"] == pytest.approx(sum(change) / 2, abs=1e-3)
+    assert abs(sum(change)) > 0.05
+    for line in lines[1:]:
+        rewards = line["rewards/chosen"] + line["rewards/rejected"]
+        assert line["kl_k1"] == pytest.approx(rewards / 2 / LOSSES[name].beta, abs=1e-4)
 
 
 @pytest.mark.parametrize("use_peft", [True, False])
@@ -181,6 +207,61 @@ def test_both_sides_share_the_prompt_and_only_completions_count(renderer):
         counted = row.ids[row.loss_mask.astype(bool)]
         assert renderer.tokenizer.decode(counted) == text + "<|im_end|>"  # not the earlier answer
     assert not np.array_equal(pair.chosen.ids, pair.rejected.ids)
+
+
+def test_sides_and_completions_that_are_cut_are_counted(renderer):
+    record = {"prompt": chat("q"), "chosen": chat("", "a" * 90)[1:], "rejected": chat("", "no")[1:]}
+    lost = 90 + 1 - (60 - len(renderer.encode_prompt(chat("q"))))
+    cut = {"rows": 1, "without_stop": 1, "supervised_tokens": lost}
+    for rendered in (
+        render_pairs([record], renderer, max_length=60, truncation="keep_start"),
+        render_completions([record], renderer, max_length=60, truncation="keep_start"),
+    ):
+        told = rendered.to_json()
+        assert told["cut"] == cut
+        assert told["supervised_share"] == round(told["supervised_tokens"] / told["tokens"], 4)
+        assert told["supervised_tokens"] == 90 + 1 - lost + 3
+
+
+def test_both_sides_of_a_pair_are_the_tokens_of_the_whole_conversation():
+    """By a tokenizer whose tokens may cross the boundary: a side that does is no pair."""
+    special = ["<|begin|>", "<|start|>", "<|end|>", "<|eot|>"]
+    untrimmed, trimmed = (
+        Renderer(bpe(template, special, bos="<|begin|>", lines=True))
+        for template in (LLAMA3.replace(" | trim", ""), LLAMA3)
+    )
+    prompt = chat("what is the answer")
+    record = {"prompt": prompt, "chosen": chat("", "the answer is yes")[1:], "rejected": chat("", "yes")[1:]}
+    merging = {**record, "rejected": chat("", "\nyes")[1:]}
+    for renderer in (trimmed, untrimmed):
+        (pair,) = render_pairs([record], renderer, max_length=200).pairs
+        for row, name in ((pair.chosen, "chosen"), (pair.rejected, "rejected")):
+            assert row.ids.tolist() == renderer.encode([*prompt, *record[name]]).ids
+    assert render_pairs([record, merging], untrimmed, max_length=200).dropped == {"prompt_not_a_prefix": 1}
+
+
+def test_another_template_is_another_id_of_what_is_trained_on(tiny, pairs):
+    """The kept log-probs of the reference go by it, and a run is not taken up under another."""
+    tokenizer = load_tokenizer(str(tiny))
+    limits = {"max_length": 64, "truncation": "drop"}
+    found = {completions_id(pairs, Renderer(tokenizer), **limits)}
+    tokenizer.chat_template = tokenizer.chat_template.replace("user", "asker") + " "
+    found.add(completions_id(pairs, Renderer(tokenizer), **limits))
+    assert len(found) == 2
+
+
+def test_a_kept_reference_is_not_taken_once_the_template_has_changed(tiny, pairs, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    tokenizer = load_tokenizer(str(folder))
+    run(folder, pairs, tmp_path / "run", max_steps=1, lr_scheduler_type="constant")
+    before = json.loads((tmp_path / "run" / "reference.json").read_text())
+    tokenizer.chat_template = tokenizer.chat_template.replace("{%- endgeneration %}{{- '\n' }}", "{%- endgeneration %}")
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(RefusedError):
+        run(folder, pairs, tmp_path / "run", max_steps=2, lr_scheduler_type="constant", resume=True)
+    run(folder, pairs, tmp_path / "fresh", max_steps=1, lr_scheduler_type="constant")
+    after = json.loads((tmp_path / "fresh" / "reference.json").read_text())
+    assert before["key"] != after["key"]
 
 
 def test_what_cannot_be_compared_is_dropped_under_its_reason(renderer):

@@ -38,6 +38,9 @@ from manifests.errors import LptError, RefusedError, UsageError
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+COMPARED = (
+    "loss", "eval_loss", "grad_norm", "rewards/margins", "kl_k1", "eval_kl_k1", "tokens", "epoch", "supervised_tokens",
+)  # fmt: skip
 TIMES = ("tokens_per_second", "step_seconds", "eta_seconds")
 # 25 rows in steps of 8, twice: the last step has 2 rows, one micro-batch, and nothing for the second process.
 ROWS, EPOCHS, STEPS = 25, 2, 7
@@ -197,9 +200,10 @@ def test_two_processes_give_the_losses_and_weights_of_one(two, name):
     assert [row["step"] for row in there] == [row["step"] for row in here] == list(range(record["steps"] + 1))
     assert here[-1].keys() == there[-1].keys()
     for alone, together in zip(here, there, strict=True):
-        for metric in ("loss", "eval_loss", "grad_norm", "rewards/margins", "tokens", "epoch", "supervised_tokens"):
+        for metric in COMPARED:
             assert together.get(metric) == pytest.approx(alone.get(metric), abs=1e-5), metric
     assert any("eval_loss" in row for row in there[1:-1])
+    assert all(("kl_k1" in row) is name.startswith("dpo") for row in there[1:])
     assert record["proof"]["start"] == one["proof"]["start"]  # the adapter drew the same first values
     assert record["proof"]["verdict"] == one["proof"]["verdict"] == "effective"
     ours, theirs = weights(two.folder / name), weights(out)

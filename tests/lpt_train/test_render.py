@@ -160,6 +160,65 @@ def test_inserted_think_block_is_not_supervised_but_one_in_the_content_is():
     assert supervised(renderer, chat("q", thought)) == [thought + "<|im_end|>"]
 
 
+MARKED_THINKING = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' %}{% generation %}"
+    "{% if '<think>' not in message['content'] %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{{ message['content'] }}{% if message.tool_calls %}{{ '{call}' }}{% endif %}{{ '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+CALL = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+@pytest.fixture(scope="module", params=["marked", "unmarked"])
+def inserting(request):
+    """A template that puts an empty think-block before every reply, with and without markers."""
+    template = MARKED_THINKING
+    if request.param == "unmarked":
+        template = template.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    return Renderer(bpe(template, ["<|im_start|>", "<|im_end|>"], eos="<|im_end|>", lines=True))
+
+
+@pytest.mark.parametrize("reply", ["yes", "think", "</think>\n\nyes", "a </think> a", "yes\n\nyes"])
+def test_inserted_think_block_is_not_supervised_within_markers_either(inserting, reply):
+    assert supervised(inserting, chat("q", reply, "q", reply)) == [reply + "<|im_end|>"] * 2
+
+
+@pytest.mark.parametrize(
+    "thought", ["<think>\nhm\n</think>\n\nyes", "<think>\n\n</think>\n\nyes", "<think>yes</think>yes"]
+)
+def test_a_think_block_that_the_reply_has_itself_is_supervised(inserting, thought):
+    assert supervised(inserting, chat("q", thought)) == [thought + "<|im_end|>"]
+
+
+def test_a_reply_without_content_has_no_inserted_think_block_either(inserting):
+    assert supervised(inserting, chat("q", "")) == ["<|im_end|>"]
+    messages = [*chat("q"), {"role": "assistant", "content": "", "tool_calls": [CALL]}, *chat("q", "yes")]
+    assert supervised(inserting, messages) == ["{call}<|im_end|>", "yes<|im_end|>"]
+    messages[1]["content"] = "so"
+    assert supervised(inserting, messages)[0] == "so{call}<|im_end|>"
+
+
+def test_what_closes_a_reply_in_history_alone_is_neither_a_stop_nor_a_target():
+    # As gpt-oss: <|end|> closes any message but the last reply, which stops with <|return|>.
+    template = (
+        "{% for message in messages %}{{ '<|start|>' + message['role'] + '\n' + message['content'] }}"
+        "{{ '<|return|>' if loop.last and message['role'] == 'assistant' else '<|end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}"
+    )
+    special = ["<|start|>", "<|end|>", "<|return|>"]
+    renderer = Renderer(bpe(template, special, eos="<|return|>", lines=True))
+    assert [renderer.decode([i]) for i in sorted(renderer.stop_ids)] == ["<|return|>"]
+    assert [renderer.decode([i]) for i in renderer.history_ends] == ["<|end|>"]
+    assert supervised(renderer, TWO_TURNS) == ["the answer is yes", "yes\n\nit is<|return|>"]
+    # Where nothing but the opening of the next message follows a reply, it is not closed.
+    unclosed = template.replace("else '<|end|>'", "else ('<|end|>' if message['role'] == 'user' else '')")
+    with pytest.raises(RecordError) as error:
+        Renderer(bpe(unclosed, special, eos="<|return|>", lines=True)).encode(TWO_TURNS)
+    assert error.value.reason == "no_stop_token"
+
+
 def test_generation_prompt_with_a_think_block_is_not_supervised():
     template = THINKING.replace(
         "{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>\n\n</think>\n\n' }}"

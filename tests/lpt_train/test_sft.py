@@ -92,6 +92,20 @@ def test_text_trains_on_every_token_but_the_first(tiny, tmp_path):
     assert result.body["metrics"]["supervised_tokens"][0] == 4 * len(rows[0]["text"])
 
 
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_run_is_the_same_however_its_steps_are_cut(tiny, sft_split, tmp_path, packing):
+    """Rows of different lengths: the mean of the means of micro-batches would be another loss."""
+    found = {}
+    for name, size, accumulation in (("whole", 4, 1), ("cut", 1, 4)):
+        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulation}
+        made = config(tiny, **options, packing=packing, max_length=192 if packing else 512)
+        train(made, split=sft_split, out=tmp_path / name)
+        found[name] = logged(tmp_path / name)
+    for metric in ("loss", "grad_norm", "supervised_tokens"):
+        values = [[line[metric] for line in lines] for lines in found.values()]
+        assert values[0] == pytest.approx(values[1], rel=1e-4), metric
+
+
 RESUMED = [
     {"use_peft": True, "lora_dropout": 0.2, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 2},
     {"use_peft": False, "weight_decay": 0.1, "packing": True, "max_length": 128, "lr_scheduler_type": "cosine"},
@@ -298,6 +312,19 @@ def test_rows_that_are_dropped_are_said_before_the_first_step_and_counted(tiny, 
     assert note.startswith("2 of 10 rows were dropped: no_supervised_token 1, too_long 1; a larger max_length")
     assert told.notes == result.notes
     assert told.waited == []  # without an evaluation split nothing is measured
+
+
+def test_rows_that_are_cut_are_said_and_counted(tiny, tmp_path):
+    rows = [*chats(3), {"messages": chat("long", "x" * 3000)}]
+    split = load_unadmitted(write_jsonl(tmp_path / "rows.jsonl", rows), "sft")
+    asked = config(tiny, max_steps=1, max_length=100, truncation="keep_start")
+    result = train(asked, split=split, out=tmp_path / "run", eval_split=split)
+    read = result.body["data"]
+    assert (read["dropped"], read["cut"]["rows"], read["cut"]["without_stop"]) == ({}, 1, 1)
+    share = f"{read['supervised_share']:.0%} of what is left is supervised"
+    for whose, note in zip(("rows", "evaluation rows"), result.notes[:2], strict=True):
+        assert note.startswith(f"1 of 4 {whose} were cut to 100 tokens: 1 end in the middle of a reply")
+        assert note.endswith(share)
 
 
 @pytest.mark.parametrize("model", ["tiny", "given"])

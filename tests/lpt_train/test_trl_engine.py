@@ -121,7 +121,7 @@ def test_dpo_is_the_same_step_by_step(tiny, tmp_path, options):
         preference, PreferenceConfig, {"model": tiny, "eval_steps": 2} | options, split, tmp_path, eval_split=held
     )
     rewards = [f"rewards/{name}" for name in ("chosen", "rejected", "margins")]
-    logps = ["logps/chosen", "logps/rejected"]
+    logps = ["logps/chosen", "logps/rejected", "kl_k1"]
     same(found, "loss", "eval_loss", *rewards, *(f"eval_{name}" for name in rewards))
     same(found, "grad_norm", *logps, *(f"eval_{name}" for name in logps), abs=2e-3)  # of sums of some hundred nats
     after = [[line for line in lines_ if line["step"] > 2] for lines_ in found]  # before, both rewards are 0: a tie

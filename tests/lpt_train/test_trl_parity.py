@@ -13,13 +13,18 @@ from train_cases import chats, preferences, write_jsonl
 from transformers import AutoModelForCausalLM
 from trl import DPOConfig, DPOTrainer, SFTTrainer
 from trl import SFTConfig as TrlSFTConfig
+from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 from lpt_train import packing
 from lpt_train.admitted import load_unadmitted
 from lpt_train.config import SFTConfig, from_mapping
 from lpt_train.config_preference import PreferenceConfig
+from lpt_train.losses.preference import LOSSES
 from lpt_train.models import load_tokenizer
 from lpt_train.preference import train as train_preference
+from lpt_train.render import Renderer
+from lpt_train.render_pairs import render_pairs
 from lpt_train.sft import train as train_sft
 
 COMMON = {"learning_rate": 3e-3, "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "weight_decay": 0.0, "seed": 3}
@@ -91,24 +96,75 @@ def bare_tiny(tiny, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("loss", ["sigmoid", "robust", "hinge", "ipo"])
-def test_dpo_losses_are_those_of_trl(bare_tiny, tmp_path, as_they_stand, loss):
-    tiny = bare_tiny
+class _ReplyOnly(ORPOTrainer):
+    """TRL's ORPO with its supervised part over the reply alone, as ours is; its own takes the prompt in as well."""
+
+    def concatenated_forward(self, model, batch):
+        *found, logits_P_T_V, rejected, _whole = super().concatenated_forward(model, batch)
+        labels_P_T = torch.nn.functional.pad(batch["chosen_labels"], (0, logits_P_T_V.shape[1]), value=-100)
+        labels_P_T = labels_P_T[:, 1 : logits_P_T_V.shape[1] + 1]
+        reply = torch.nn.functional.cross_entropy(logits_P_T_V.flatten(0, 1), labels_P_T.flatten())
+        return *found, logits_P_T_V, rejected, reply
+
+
+# Loss -> TRL's trainer, its config, options of TRL alone, options of both. A loss of the table that is not here fails
+# `test_preference_losses_are_those_of_trl`.
+PEERS = {
+    "sigmoid": (DPOTrainer, DPOConfig, {"loss_type": ["sigmoid"]}, {}),  # TRL smooths no labels of it
+    "robust": (DPOTrainer, DPOConfig, {"loss_type": ["robust"]}, {"label_smoothing": 0.1}),
+    "hinge": (DPOTrainer, DPOConfig, {"loss_type": ["hinge"]}, {}),
+    "ipo": (DPOTrainer, DPOConfig, {"loss_type": ["ipo"]}, {}),
+    "simpo": (CPOTrainer, CPOConfig, {"loss_type": "simpo", "cpo_alpha": 0.0}, {"simpo_gamma": 0.7}),
+    "cpo": (CPOTrainer, CPOConfig, {"loss_type": "sigmoid"}, {"cpo_alpha": 0.3, "label_smoothing": 0.1}),
+    "orpo": (_ReplyOnly, ORPOConfig, {}, {}),
+}  # fmt: skip
+
+
+def through_trl(folder, tmp_path, rows, trainer, config, **options):
+    """The log of TRL's run over pairs in the order of the file, a line a step."""
+    made = in_order(trainer)(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        processing_class=load_tokenizer(str(folder)), train_dataset=Dataset.from_list(rows),
+        args=config(**trl_arguments(tmp_path, **options)),
+    )  # fmt: skip
+    made.train()
+    return [line for line in made.state.log_history if "loss" in line]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_preference_losses_are_those_of_trl(bare_tiny, tmp_path, as_they_stand, loss):
+    trainer, config, told, options = PEERS[loss]
     rows = preferences(16)
     split = load_unadmitted(write_jsonl(tmp_path / "pairs.jsonl", rows), "preference")
-    smoothing = {"label_smoothing": 0.1} if loss == "robust" else {}
-    options = {
-        "model": str(tiny), "loss_type": loss, "beta": 0.5, "max_steps": 12, "per_device_train_batch_size": 4,
-        "use_peft": False, **smoothing, **COMMON,
+    given = {
+        "model": str(bare_tiny), "loss_type": loss, "beta": 0.5, "max_steps": 12, "per_device_train_batch_size": 4,
+        "use_peft": False, **options, **COMMON,
     }  # fmt: skip
-    ours = our_losses(train_preference(from_mapping(PreferenceConfig, options), split=split, out=tmp_path / "ours"))
-    arguments = DPOConfig(max_steps=12, loss_type=[loss], beta=0.5, **smoothing, **trl_arguments(tmp_path))
-    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
-    theirs = losses_of(
-        in_order(DPOTrainer)(
-            model=model, processing_class=load_tokenizer(str(tiny)), args=arguments,
-            train_dataset=Dataset.from_list(rows),
-        )
-    )  # fmt: skip
+    result = train_preference(from_mapping(PreferenceConfig, given), split=split, out=tmp_path / "ours")
+    ours = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
+    theirs = through_trl(bare_tiny, tmp_path, rows, trainer, config, max_steps=12, beta=0.5, **told, **options)
     assert len(ours) == len(theirs) == 12
-    assert ours == pytest.approx(theirs, abs=2e-4)
+    assert abs(ours[-1]["loss"] - ours[0]["loss"]) > 0.05
+    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], abs=2e-4)
+    gradients = [line["grad_norm"] for line in theirs]
+    assert [line["grad_norm"] for line in ours] == pytest.approx(gradients, rel=1e-3, abs=1e-3)
+
+
+def test_orpo_of_trl_has_the_prompt_in_its_supervised_part_and_ours_has_not(bare_tiny, tmp_path, as_they_stand):
+    rows = preferences(4)
+    first = [
+        through_trl(bare_tiny, tmp_path, rows, trainer, ORPOConfig, max_steps=1, beta=0.5)[0]["loss"]
+        for trainer in (ORPOTrainer, _ReplyOnly)
+    ]
+    renderer = Renderer(load_tokenizer(str(bare_tiny)))
+    model, nats, counts = AutoModelForCausalLM.from_pretrained(bare_tiny, dtype=torch.float32), [0.0, 0.0], [0, 0]
+    for pair in render_pairs(rows, renderer, max_length=512).pairs:
+        ids = torch.from_numpy(pair.chosen.ids).long()
+        lost = -torch.log_softmax(model(ids[None]).logits[0, :-1], -1).gather(-1, ids[1:, None])[:, 0]
+        reply = torch.from_numpy(pair.chosen.loss_mask[1:]).bool()
+        for which, counted in enumerate((torch.ones_like(reply), reply)):
+            nats[which] += float(lost[counted].sum())
+            counts[which] += int(counted.sum())
+    whole, reply = (n / count for n, count in zip(nats, counts, strict=True))
+    assert abs(whole - reply) > 0.01
+    assert first[0] - first[1] == pytest.approx(whole - reply, abs=1e-4)

@@ -259,6 +259,44 @@ def test_every_command_has_help_with_examples(tmp_path, name, capsys):
     assert COMMANDS[name].help
 
 
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("audit x.jsonl", "lpt data audit x.jsonl"),
+        ("data admit", "lpt admit"),
+        ("diff a b", "lpt manifest diff a b"),
+        ("data sft --model tiny", "lpt train sft --model tiny"),
+        ("help tokens", "lpt data tokens --help"),
+    ],
+)
+def test_a_command_of_another_group_is_named(line, answer):
+    from cli.main import app
+    from manifests.errors import UsageError
+
+    with pytest.raises(UsageError, match="has no command") as error:
+        app(line.split())
+    assert error.value.next == answer
+
+
+def test_help_is_an_option_and_a_command(capsys):
+    from cli.main import app
+
+    def said(line):
+        with pytest.raises(SystemExit) as end:
+            app(line.split())
+        assert not end.value.code
+        return capsys.readouterr().out.strip()
+
+    for name in ("", "train", "train sft", "data tokens"):
+        whole = said(f"{name} --help")
+        assert whole.startswith("Usage: ")
+        assert f" {name} ".replace("  ", " ") in whole.splitlines()[0]
+        assert said(f"{name} -h") == whole
+        assert said(f"help {name}") == whole
+    assert said("train help") == said("train --help")
+    assert said("train help sft") == said("train sft --help")
+
+
 def test_help_and_version(tmp_path):
     def run(*arguments):
         return subprocess.run([LPT, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)

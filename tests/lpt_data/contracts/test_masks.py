@@ -124,6 +124,15 @@ def test_the_masks_of_the_trainer_are_exact(tmp_path):
     assert (metric(report).value, metric(report).n) == (0.0, 4)
 
 
+def test_a_reply_that_history_closes_otherwise_needs_no_stop(tmp_path):
+    encoder = Letters(after=-1)  # nothing but the words of the replies
+    assert metric(report_of(tmp_path, ROWS[:1], encoder), "sft.stop.unsupervised_share").value == 1.0
+    object.__setattr__(encoder, "history_ends", frozenset([ord("$")]))
+    assert metric(report_of(tmp_path, ROWS[:1], encoder), "sft.stop.unsupervised_share").value == 0.0
+    object.__setattr__(encoder, "history_ends", frozenset([ord("!")]))
+    assert metric(report_of(tmp_path, ROWS[:1], encoder), "sft.stop.unsupervised_share").value == 1.0
+
+
 def test_a_tokenizer_without_a_chat_template_ends_the_audit(tmp_path):
     pytest.importorskip("transformers")
     from lpt_train.render import Renderer

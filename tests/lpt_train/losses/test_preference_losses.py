@@ -49,6 +49,58 @@ def test_no_preference_yet_costs_log_two_and_robust_is_unbiased():
     assert float(mean) == pytest.approx(float(LOSSES["sigmoid"].of(true, Options(0.5))), rel=1e-6)
 
 
+def log_s(x: torch.Tensor) -> torch.Tensor:
+    return torch.log(1 / (1 + torch.exp(-x)))
+
+
+def log_ratios(p: Pairs) -> torch.Tensor:
+    return (p.chosen_P - p.reference_chosen_P) - (p.rejected_P - p.reference_rejected_P)
+
+
+def odds(logp_P: torch.Tensor, tokens_P: torch.Tensor) -> torch.Tensor:
+    mean_P = torch.exp(logp_P / tokens_P)
+    return mean_P / (1 - mean_P)
+
+
+# The papers' formulas as they stand there, for float64. A loss of the table that is not here fails.
+EXACT = {
+    "sigmoid": lambda p, o: -((1 - o.label_smoothing) * log_s(o.beta * log_ratios(p))
+        + o.label_smoothing * log_s(-o.beta * log_ratios(p))),
+    "robust": lambda p, o: ((1 - o.label_smoothing) * -log_s(o.beta * log_ratios(p))
+        - o.label_smoothing * -log_s(-o.beta * log_ratios(p))) / (1 - 2 * o.label_smoothing),
+    "hinge": lambda p, o: torch.maximum(1 - o.beta * log_ratios(p), torch.zeros_like(p.chosen_P)),
+    "ipo": lambda p, o: ((p.chosen_P - p.reference_chosen_P) / p.chosen_tokens_P
+        - (p.rejected_P - p.reference_rejected_P) / p.rejected_tokens_P - 0.5 / o.beta) ** 2,
+    "simpo": lambda p, o: -log_s(o.beta * p.chosen_P / p.chosen_tokens_P
+        - o.beta * p.rejected_P / p.rejected_tokens_P - o.simpo_gamma),
+    "cpo": lambda p, o: -((1 - o.label_smoothing) * log_s(o.beta * (p.chosen_P - p.rejected_P))
+        + o.label_smoothing * log_s(-o.beta * (p.chosen_P - p.rejected_P))),
+    "orpo": lambda p, o: -o.beta * log_s(
+        torch.log(odds(p.chosen_P, p.chosen_tokens_P) / odds(p.rejected_P, p.rejected_tokens_P))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("name", LOSSES)
+def test_value_and_gradient_are_those_of_the_formula_in_float64(name, smoothing):
+    torch.manual_seed(0)
+    logps = [-40 * torch.rand(64) - 1 for _ in range(4)]
+    tokens = [torch.randint(3, 30, (64,)).float() for _ in range(2)]
+    options = Options(LOSSES[name].beta, label_smoothing=smoothing, simpo_gamma=1.0)
+    found = []
+    for of, dtype in ((LOSSES[name].of, torch.float32), (EXACT[name], torch.float64)):
+        given = Pairs(*(value.to(dtype, copy=True) for value in (*logps, *tokens)))
+        for side in (given.chosen_P, given.rejected_P):
+            side.requires_grad_()
+        value_P = of(given, options)
+        value_P.sum().backward()
+        assert value_P.dtype is dtype
+        found.append([value_P.detach(), given.chosen_P.grad, given.rejected_P.grad])
+    for ours, exact in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=2e-5, atol=2e-6)
+        assert float(exact.abs().max()) > 1e-3
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_better_chosen_side_is_cheaper(name):
     found = pairs(-11.0, -11.0, tokens=(5.0, 5.0))

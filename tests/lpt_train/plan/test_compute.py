@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,12 +14,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from lpt_train.adapters import attach
 from lpt_train.config import Lora
 from lpt_train.packing import Row
-from lpt_train.plan.compute import flops_per_token, plan_compute
+from lpt_train.plan.compute import MEASURED_MFU, MFU_RANGE, flops_per_token, plan_compute, usual_mfu
 from lpt_train.plan.gpus import GPU, GPUS, gpu
 from lpt_train.plan.shape import shape_of
 from lpt_train.speed import Work
 from manifests.errors import UsageError
 
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500, "tie_word_embeddings": False,
@@ -83,11 +87,33 @@ def test_hours_cost_and_the_tokens_that_a_size_asks_for():
 
 
 def test_what_is_computed_again_is_told_and_charged_once_by_the_mfu():
-    plain = plan_compute(SHAPE, 1e6, gpu=ONE, context=128)
-    again = plan_compute(SHAPE, 1e6, gpu=ONE, context=128, checkpoint_every=1)
+    plain = plan_compute(SHAPE, 1e6, gpu=ONE, context=128, mfu=0.3)
+    again = plan_compute(SHAPE, 1e6, gpu=ONE, context=128, checkpoint_every=1, mfu=0.3)
     assert again["flops"] == plain["flops"]
     assert again["gpu_hours"] == plain["gpu_hours"] == pytest.approx(plain["flops"] / (1e12 * 0.3) / 3600)
     assert (plain["computed_again"], again["computed_again"]) == (0, pytest.approx(1 / 3))
+
+
+def test_an_mfu_that_is_not_given_is_the_measured_one_of_that_size():
+    """135M 15.2 %, 494M 27.2 %; their geometric mean lies in the middle, beyond them the nearest counts."""
+    assert [usual_mfu(size) for size in (134_515_008, 494_032_768)] == pytest.approx([0.152, 0.272])
+    assert usual_mfu(257_788_650) == pytest.approx((0.152 + 0.272) / 2, abs=1e-6)
+    assert (usual_mfu(1000), usual_mfu(70_000_000_000)) == (0.152, 0.272)
+    report = plan_compute(SHAPE, 1e6, gpu=ONE, context=128)
+    assert (report["mfu"], report["mfu_measured"]) == (0.152, MFU_RANGE)
+    assert report["tokens_per_second"] == pytest.approx(0.152 * 1e12 / report["flops_per_token"])
+    assert plan_compute(SHAPE, 1e6, gpu=ONE, mfu=0.152)["mfu_measured"] is None
+
+
+def test_what_was_measured_is_what_the_records_have():
+    for file, (_, mfu) in zip(("train-sft-135m-h200", "train-sft-05b-h200"), MEASURED_MFU, strict=True):
+        ours = next(r for r in json.loads((RESULTS / f"{file}.json").read_text())["results"] if r["engine"] == "lpt")
+        assert ours["mfu"] == pytest.approx(mfu, abs=5e-4)
+    cases = json.loads((RESULTS / "plan-compute-h200.json").read_text())["cases"]
+    assert {case["parameters"] for case in cases} == {size for size, _ in MEASURED_MFU}
+    assert (min(c["measured_mfu"] for c in cases), max(c["measured_mfu"] for c in cases)) == pytest.approx(
+        MFU_RANGE, abs=5e-4
+    )
 
 
 def test_seven_billion_parameters_by_hand():

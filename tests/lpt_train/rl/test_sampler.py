@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from lpt_train.heads import token_logprobs
 from lpt_train.models import load_model
@@ -47,6 +48,18 @@ def test_recorded_logprobs_are_those_of_the_trainer(model, temperature):
             mask[0, len(prompt) :] = 1
             found = token_logprobs(model, ids, torch.ones_like(ids), mask, temperature=temperature or 1.0)
             assert found.logp_B_T[0, len(prompt) :].tolist() == pytest.approx(completion.logps, abs=1e-5)
+
+
+def test_positions_of_a_padded_prompt_begin_at_its_first_token():
+    """Of a model with absolute positions: those of the padding would be another prompt."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=1, n_head=2)).eval()
+    for prompt, group in zip(PROMPTS, run(model, PROMPTS, Sampling(6), n=2, stops=[63]), strict=True):
+        for completion in group:
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + completion.ids])).logits[0, len(prompt) - 1 : -1]
+            alone = torch.log_softmax(logits, -1).gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
+            assert completion.logps == pytest.approx(alone.tolist(), abs=1e-5)
 
 
 def test_greedy_is_transformers_greedy(model):
