@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from cli.groups import Group
-from cli.options import CatalogDir, ConfigFile, Json, Set, examples, settings
+from cli.options import CatalogDir, ConfigFile, Json, Set, Typed, examples, typed_settings
 from cli.output import ToldExit, as_json, say, table, tell_head, tell_next, waiting
 from cli.processes import one_voice
 from cli.run_shown import StepLine, after, show_run
@@ -116,7 +116,7 @@ def _add(algorithm: str, summary: str, *lines: str) -> None:
         catalog: CatalogDir = None,
         json: Json = False,
     ) -> None:
-        typed = _typed(set_, config, model=model)
+        typed = typed_settings(set_, config, model=model)
         _train(algorithm, typed, engine, admitted, unadmitted, eval_split, out, resume, catalog, json)
 
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
@@ -160,7 +160,7 @@ def dpo(
 ) -> None:
     """Direct preference optimisation on admitted pairs; --loss names its variants. `lpt train settings dpo` lists what
     --set takes."""
-    typed = _typed(set_, config, model=model, loss_type=loss)
+    typed = typed_settings(set_, config, model=model, loss_type=loss)
     _train("dpo", typed, engine, admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
@@ -217,7 +217,7 @@ def grpo(
     json: Json = False,
 ) -> None:
     """Group-relative policy optimisation on prompts with verifiable answers. `lpt train settings grpo` lists --set."""
-    typed = _typed(set_, config, model=model, reward=reward)
+    typed = typed_settings(set_, config, model=model, reward=reward)
     _train("grpo", typed, "lean", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
@@ -230,26 +230,6 @@ def show_settings(
     from lpt_train.config import described
 
     table(["setting", "default", ""], described(ALGORITHMS[algorithm].config), to_stdout=True)
-
-
-@dataclass(frozen=True)
-class Typed:
-    """The settings of a run as they were typed; `by_hand` names those that are from no file."""
-
-    values: dict[str, object]
-    by_hand: frozenset[str]
-
-
-def _typed(set_: list[str] | None, file: Path | None, **options: object) -> Typed:
-    """--config, over it --set, over it the options that were typed; of the last two none contradicts the other."""
-    typed, given = settings(set_, None), {name: value for name, value in options.items() if value is not None}
-    for name, value in given.items():
-        if name in typed and typed[name] != value:
-            raise UsageError(
-                f"{name} is given twice", seen=f"{typed[name]} by --set, {value} by its option", next="leave out one"
-            )
-    names = frozenset(name.rpartition(".")[2] for name in typed | given)
-    return Typed(settings(None, file) | typed | given, names)
 
 
 def _train(

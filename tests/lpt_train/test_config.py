@@ -119,12 +119,13 @@ def test_unknown_names_are_refused_with_the_closest_one(name):
         ("sft", "epochs", 3, "num_train_epochs=3"),
         ("dpo", "batch_size", 4, "per_device_train_batch_size=4"),
         ("sft", "bf16", "true", "dtype=bfloat16"),
-        ("sft", "torch_dtype", "fp16", "dtype=float16"),
+        ("sft", "torch_dtype", "fp16", "dtype=bfloat16"),
         ("grpo", "max_new_tokens", 64, "max_completion_length=64"),
-        ("sft", "assistant_only_loss", "true", "nothing to set: of chats the assistant's tokens alone are trained, always"),
+        ("sft", "assistant_only_loss", "true",
+         "nothing to set: of chats the assistant's tokens alone are trained, always"),
         ("sft", "output_dir", "runs/a", "--out runs/a"),
     ],
-)
+)  # fmt: skip
 def test_the_names_of_other_tools_are_answered_with_ours(algorithm, name, value, advice):
     with pytest.raises(UsageError, match="is no option here") as error:
         config_of(algorithm, {name: value})
