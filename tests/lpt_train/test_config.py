@@ -93,7 +93,7 @@ def test_wrong_values_are_usage_errors(options):
         ("sft", "device", "gpu", "did you mean cuda? one of: auto, cpu, cuda"),
         ("sft", "device", "xyz", "one of: auto, cpu, cuda"),
         ("sft", "optim", "adamw", f"did you mean adamw_torch? one of: {', '.join(OPTIMIZERS)}"),
-        ("sft", "dtype", "bf16", "did you mean bfloat16? one of: auto, float32, bfloat16, float16"),
+        ("sft", "dtype", "bf16", "did you mean bfloat16? one of: auto, float32, bfloat16"),
         ("dpo", "loss_type", "dpo", "did you mean sigmoid? one of: sigmoid, robust, hinge, ipo"),
         ("sft", "truncation", "kep_start", "did you mean keep_start? one of: drop, keep_start"),
         ("sft", "gradient_checkpointing", "maybe", "one of: auto, true, false"),

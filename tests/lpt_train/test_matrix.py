@@ -185,7 +185,7 @@ def test_what_variants_do_not_share_is_noted():
         ({"base": {"seed": 3}}, "seed"),
         ({"variants": {"a": {"lora_r": 2}, "b": {"lora_r": 2}}}, "differ"),
         ({"variants": {"../a": {}}}, "name"),
-        ({"variants": {"a": {"lora_rank": 2}}}, "variant a: unknown option"),
+        ({"variants": {"a": {"lora_rnk": 2}}}, "variant a: unknown option"),
         ({"metric": "eval_loss", "eval": None}, "eval"),
         ({"metric": "probe.accuracy", "better": "higher"}, "probe"),
         ({"metric": "loss"}, "better"),
