@@ -31,6 +31,7 @@ from lpt_train.ranks import SOLO, Ranks
 from lpt_train.recompute import on_host
 from lpt_train.sharded import shard
 from lpt_train.varlen import NAME
+from lpt_train.watch import Watch, unwatched
 from manifests.errors import LptError, RefusedError
 
 WAYS = ("graph", "compiled", "eager", "rows")
@@ -70,6 +71,7 @@ class MicroBatch:
         self.model, self.place, self.objective, self.pad_id, self.chunk = model, place, objective, pad_id, chunk
         self.head, self.ranks = head, ranks
         self.notes: list[str] = []
+        self.watch: Watch = unwatched  # of what is computed before the first step
         self.offload_activations = False
         self.memory: Any = None  # what `memory.fit` predicted
         self._most_tokens = most_tokens

@@ -41,6 +41,7 @@ from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
 from lpt_train.steps import batched, completions_id, most, one_by_one, rendering_notes, scores, visited
 from lpt_train.updates import Updates
+from lpt_train.watch import watch_of
 from manifests.catalog import Catalog
 
 
@@ -89,6 +90,7 @@ def train(
         tokenized_id=identity, eval_split=eval_split, catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
     run.memory = memory
+    run_micro_batch.watch = watch_of(progress)
     run.notes += (
         rendering_notes(rendered, config.max_length, "pairs", held_out=held_out)
         + renderer.notes_for(split.kind) + split_notes(split, eval_split, config.max_length)

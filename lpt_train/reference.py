@@ -43,8 +43,9 @@ def reference_logprobs(
     blank, ranks = [BLANK] * len(items[0]), run_micro_batch.ranks
     parts = ranks.deal(batched(needed, size), [])
     rows = ([row for i in part for row in items[i]] or blank for part in parts)
-    for part, sums in zip(parts, run_micro_batch.start_logprobs(rows, score), strict=True):
+    for done, (part, sums) in enumerate(zip(parts, run_micro_batch.start_logprobs(rows, score), strict=True), 1):
         found[list(part)] = sums.view(-1, len(blank)).numpy()[: len(part)]
+        run_micro_batch.watch(done, len(parts), "batches of the reference")
     return ranks.total(found)
 
 

@@ -48,7 +48,8 @@ def dropped_notes(dropped: Mapping[str, int], kept: int, what: str = "rows") -> 
     if not total:
         return []
     reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())
-    return [f"{total} of {total + kept} {what} were dropped: {reasons}"]
+    longer = "; a larger max_length keeps those that are too long" if "too_long" in dropped else ""
+    return [f"{total} of {total + kept} {what} were dropped: {reasons}{longer}"]
 
 
 class Renderings(Protocol):

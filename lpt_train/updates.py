@@ -39,10 +39,11 @@ from lpt_train.resume import check_rates
 from lpt_train.runs import Progress, Run, RunResult
 from lpt_train.schedule import decay_start, rates_sha256
 from lpt_train.sharded import made_whole
-from lpt_train.speed import Parts, Speed, peak_memory_bytes, peak_rate
+from lpt_train.speed import Parts, Speed, evaluations_after, peak_memory_bytes, peak_rate
 from lpt_train.spikes import SpikeGuard
 from lpt_train.steps import clipped, whole_steps
 from lpt_train.stop import StopRequest
+from lpt_train.watch import FIRST, begins, waits
 from manifests.errors import LptError
 
 _ONCE = ("generation_seconds", "mfu_generation")  # told of the first step of a generation
@@ -99,7 +100,11 @@ class Updates:
         device = self._trained[0].device
         self._cuda = device.type == "cuda"
         peak = peak_rate(torch.cuda.get_device_name(device), self.dtype) if self._cuda else None
-        self._speed = Speed(0, self.total, peak * self.run.ranks.world if peak else None)
+        every, evaluated = options.eval_steps, self.evaluate is not None
+        self._speed = Speed(
+            0, self.total, peak * self.run.ranks.world if peak else None,
+            lambda done: evaluations_after(done, self.total, every, self.together) if evaluated else 0,
+        )  # fmt: skip
 
     def take_up(self, *, rows_a_step: int | None = None) -> Restored | None:
         """Go on from the newest checkpoint, if there is one.
@@ -133,6 +138,7 @@ class Updates:
             self._save()  # something to go back to
         if self.start == 0:
             self._measure_first()
+        self._speed.resume()
         while self.done < self.total and "stop" not in self._asked:
             if (asked := self._show("step_start", self.done)) is not None and asked.what == "skip":
                 self._leave_out()
@@ -211,7 +217,8 @@ class Updates:
         # Not at a signal alone: whoever sends it waits for the checkpoint, and a resumed run measures when it is due.
         at_the_end = done == self.total or "stop" in self._asked
         if self.evaluate and between and (at_the_end or self._due(options.eval_steps)):
-            measured = self.evaluate()
+            with self._speed.evaluation():
+                measured = self.evaluate()
             self._show("evaluation", done, measured)
         line |= measured
         self._show("step_end", done, line, self._ids(step))
@@ -254,8 +261,7 @@ class Updates:
         """Into the record, and to a progress that has a place for it (`begin`), before the first step."""
         report = parameter_report(self.model, self.config.optim.optim)
         self.run.body |= report
-        if (begin := getattr(self.progress, "begin", None)) is not None:
-            begin(report_line(report))
+        begins(self.progress, report_line(report), self.run.notes)
 
     def _proved(self) -> dict[str, Any]:
         """The proof of a run whose processes have the same weights; of another, which is failed, `LptError`."""
@@ -301,10 +307,10 @@ class Updates:
 
     def _measure_first(self) -> None:
         if self.evaluate is not None:
-            measured = self.evaluate()
+            with self._speed.evaluation(), waits(self.progress, FIRST):
+                measured = self.evaluate()
             self.run.log(0, measured)
             self._show("evaluation", 0, measured)
-            self._speed.resume()
 
     def _leave_out(self, metrics: Mapping[str, float] | None = None) -> None:
         for step in range(self.done, self.done + self.together):
@@ -350,6 +356,7 @@ class Updates:
         self.run.notes.append(f"went back to {good[-1].name}: {reason}")
         if self.done == 0:
             self._measure_first()
+        self._speed.resume()
 
     def _restore(self, back: Restored) -> None:
         self.done = self._saved = back.step

@@ -56,6 +56,20 @@ def test_the_reference_is_the_start_and_the_planted_side_wins(tiny, pairs, tmp_p
     assert result.body["algorithm"] == "dpo"
 
 
+@pytest.mark.parametrize(
+    ("loss", "seen"), [("sigmoid", [(1, 4), (2, 4), (3, 4), (4, 4), (1, 2), (2, 2)]), ("orpo", [])]
+)
+def test_how_far_the_reference_is_is_told_where_there_is_one(tiny, pairs, tmp_path, loss, seen):
+    told = []
+
+    def progress(*step):
+        pass
+
+    progress.watch = lambda done, total, label: told.append((done, total, label))
+    run(tiny, pairs, tmp_path / "run", loss_type=loss, max_steps=4, progress=progress, eval_split=pairs)
+    assert told == [(*at, "batches of the reference") for at in seen]
+
+
 @pytest.mark.parametrize(("loss", "algorithm"), [("simpo", "simpo"), ("cpo", "cpo"), ("orpo", "orpo")])
 def test_losses_without_a_reference_learn_too(tiny, pairs, tmp_path, loss, algorithm):
     result, lines = run(tiny, pairs, tmp_path / "run", loss_type=loss, max_steps=20)
