@@ -116,7 +116,7 @@ def train(
         for part in batched(taken, size):
             extras = _extras([completions[i] for i in part], of_own[part], size, 1 / len(taken), point)
             parts.append(run_micro_batch([completions[i].row for i in part], extras))
-        return {name: torch.stack([part[name] for part in parts]).sum() for name in parts[0]} | {"kl": point}
+        return {"kl": point, **{name: torch.stack([part[name] for part in parts]).sum() for name in parts[0]}}
 
     def record_ids(taken: Sequence[int]) -> list[str]:
         return [split.record_ids[completions[i].row.index] for i in taken]

@@ -72,9 +72,10 @@ def kept_reference(
     if ranks.main:
         kept = found[list(needed)]
         digest = values_sha256(kept)  # the key is asked again: computing may have fallen to another way of running
-        told = {"sha256": digest, "key": key(), "rows": kept.size, "reused": reused}
+        now = key()
+        told = {"sha256": digest, "key": now, "rows": kept.size, "reused": reused}
         run.body.setdefault("reference", {})[name] = told
-        where = "reused from an earlier run" if reused else _keep(run, told["key"], kept, digest)
+        where = "reused from an earlier run" if reused else _keep(run, now, kept, digest)
         run.notes.append(f"reference log-probs, {name}: {kept.size:,} rows, {where} (sha256 {digest[:16]})")
     return found
 
