@@ -251,16 +251,8 @@ def _train(
 
     before: Recorded | None = None
     if resume is None:
-        needed = {
-            "--admitted NAME:train": admitted or unadmitted, "--model DIR": typed.values.get("model"), "--out RUN": out,
-        }  # fmt: skip
         if out is None or "model" not in typed.values:
-            raise UsageError(
-                "a run has a split, a model that it starts from, and a folder",
-                seen=" ".join(f"no {option.split()[0]}" for option, value in needed.items() if value is None),
-                next=f"{' '.join(option for option, value in needed.items() if value is None)}; or --resume RUN to go "
-                "on with one",
-            )  # fmt: skip
+            raise _not_enough(admitted or unadmitted, typed.values.get("model"), out)
         config = config_of(algorithm, typed.values)
         check_new(out)
     else:
@@ -304,6 +296,16 @@ def _train(
             tell_next(*after(result.to_json(), held_out(admitted, eval_split, opened)))
         if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
             raise ToldExit(code)
+
+
+def _not_enough(split: object, model: object, out: object) -> UsageError:
+    needed = {"--admitted NAME:train": split, "--model DIR": model, "--out RUN": out}
+    missing = [option for option, value in needed.items() if value is None]
+    return UsageError(
+        "a run has a split, a model that it starts from, and a folder",
+        seen=" ".join(f"no {option.split()[0]}" for option in missing),
+        next=f"{' '.join(missing)}; or --resume RUN to go on with one",
+    )
 
 
 def _loop(algorithm: str, engine: str) -> Callable[..., Any]:
