@@ -92,7 +92,7 @@ def admit(
             seeds=seeds,
             previous=previous,
             key=key,
-            encode=encoder(tokenizer),
+            encode=encoder(tokenizer, max_length),
             max_length=max_length,
             verifiers=lent,
             languages=names_of(languages),

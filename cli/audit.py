@@ -42,6 +42,7 @@ from cli.options import (
     names_of,
 )
 from cli.output import STATUS_STYLE, VERDICT_STYLE, Progress_, as_json, one_line, say, shown, styled, table, tell_next
+from manifests.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,7 +111,7 @@ def audit(
     leave_out_unused(kernels=any(dataset.has_many_records for dataset in datasets.values()))
     with verifiers() if contract_of(contract).judge else nullcontext() as lent:
         report = run_audit(
-            datasets, contract, encode=encoder(tokenizer), max_length=max_length, verifiers=lent,
+            datasets, contract, encode=encoder(tokenizer, max_length), max_length=max_length, verifiers=lent,
             languages=names_of(languages), pass_rates=scored or None, sampler=sampler, against=against,
             benchmarks=benchmark_paths(benchmark, None), seeds=seeds, previous=previous, key=key, policy=policy,
             progress=(progress := Progress_()),
@@ -173,9 +174,14 @@ def split_inputs(inputs: Sequence[str]) -> dict[str, list[str]]:
     return splits
 
 
-def encoder(tokenizer: str | None) -> Any:
-    """The renderer that counts tokens for the checks; None when no tokenizer was given."""
+def encoder(tokenizer: str | None, max_length: int | None = None) -> Any:
+    """The renderer that counts tokens for the checks; None when no tokenizer was given, which a length needs."""
     if tokenizer is None:
+        if max_length is not None:
+            raise UsageError(
+                "a length is in tokens, and nothing counts them", seen=f"--max-length {max_length} without --tokenizer",
+                next="--tokenizer MODEL, the one that is trained; or leave out --max-length",
+            )  # fmt: skip
         return None
     from lpt_train.models import load_tokenizer
     from lpt_train.render import Renderer

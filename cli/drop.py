@@ -75,7 +75,7 @@ def drop(
             out=out,
             catalog=opened,
             key=key,
-            encode=encoder(tokenizer),
+            encode=encoder(tokenizer, max_length),
             max_length=max_length,
             verifiers=lent,
             against=against or (),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -177,6 +178,26 @@ def settings(pairs: Sequence[str] | None, file: Path | None) -> dict[str, object
             raise UsageError("--set takes key=value", seen=pair, next="--set learning_rate=1e-4")
         values[key] = text
     return values
+
+
+@dataclass(frozen=True)
+class Typed:
+    """The settings of a run as they were typed; `by_hand` names those that are from no file."""
+
+    values: dict[str, object]
+    by_hand: frozenset[str]
+
+
+def typed_settings(set_: Sequence[str] | None, file: Path | None, **options: object) -> Typed:
+    """--config, over it --set, over it the options that were typed; of the last two none contradicts the other."""
+    typed, given = settings(set_, None), {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if name in typed and typed[name] != value:
+            raise UsageError(
+                f"{name} is given twice", seen=f"{typed[name]} by --set, {value} by its option", next="leave out one"
+            )
+    names = frozenset(name.rpartition(".")[2] for name in typed | given)
+    return Typed(settings(None, file) | typed | given, names)
 
 
 def _yaml_mapping(file: Path) -> dict[str, object]:

@@ -49,6 +49,15 @@ Context = Annotated[
     ),
 ]
 
+Mfu = Annotated[
+    float | None,
+    typer.Option(
+        "--mfu",
+        help="Share of the peak reached outside of decoding, without what is computed again. Default: what a model of "
+        "this size was measured with.",
+        show_default=False,
+    ),
+]
 _THOUSANDS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -60,16 +69,6 @@ def count_of(text: str) -> float:
     except ValueError as problem:
         raise UsageError("no number of tokens", seen=text, next="--tokens 2e9, or 10M, 2B") from problem
 
-
-Mfu = Annotated[
-    float | None,
-    typer.Option(
-        "--mfu",
-        help="Share of the peak reached outside of decoding, without what is computed again. Default: what a model of "
-        "this size was measured with.",
-        show_default=False,
-    ),
-]
 
 MEMORY_EXAMPLES = examples(
     "lpt plan memory --model ./model --gpu a100 --set per_device_train_batch_size=16 --set max_length=2048",
@@ -327,7 +326,7 @@ def _assumed(report: dict[str, Any]) -> str:
     reached = " and ".join(f"{size / 1e9:.1f}B {share:.0%}" for size, share in MEASURED_MFU)
     return (
         f", an assumption: packed SFT on an H200 reached at {reached}, all recorded steps there {low:.0%} to "
-        f"{high:.0%}; larger models and other GPUs were not measured. Give --mfu what the metrics of a run of yours say"
+        f"{high:.0%}; other sizes and GPUs were not measured. Give --mfu what the metrics of a run of yours say"
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from cli.output import say, shown, table, waiting
+from cli.output import Progress_, say, shown, table, waiting
 from lpt_data.report.words import duration
 
 # What the live line has room for; metrics.jsonl has everything.
@@ -40,26 +40,31 @@ def step_text(step: int, total: int, metrics: dict[str, float]) -> str:
     return "  ".join([f"step {step:,}/{total:,}", *seen[:1], *pace, *seen[1:]])
 
 
-BEFORE = "before the first step, the evaluation split and the log-probs of a reference are measured …"
-
-
 class StepLine:
-    """The live line of a training run: step, what it measures, speed, time left."""
+    """The live line of a training run: step, what it measures, speed, time left.
+
+    `watch` shows how far what comes before the first step is, `waiting` says what takes long then.
+    """
+
+    waiting = staticmethod(waiting)
 
     def __init__(self) -> None:
         self._live: Any = None
-        self._before = contextlib.ExitStack()
+        self.watch = Progress_()
+        self.told: list[str] = []  # the notes that were said before the first step
 
-    def begin(self, line: str) -> None:
-        """What trains, said once before the first step; and what takes long where that lets itself be waited for."""
+    def begin(self, line: str, notes: Sequence[str] = ()) -> None:
+        """What trains, and what should be known of its rows, said once before the first step."""
+        self.watch.close()
         say(line)
-        self._before.enter_context(waiting(BEFORE))
+        for note in notes:
+            say(note, style="yellow")
+        self.told = list(notes)
 
     def __call__(self, step: int, total: int, metrics: dict[str, float]) -> None:
         """Show one step; on a terminal the line is redrawn, elsewhere it is one line a call."""
         from cli.output import _console
 
-        self._before.close()
         text = step_text(step, total, metrics)
         if not _console().is_terminal:
             say(text)
@@ -75,7 +80,7 @@ class StepLine:
 
     def close(self) -> None:
         """Leave the last line standing."""
-        self._before.close()
+        self.watch.close()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -93,8 +98,9 @@ NOTHING_LEARNT = (
 )
 
 
-def show_run(body: dict[str, Any]) -> None:
-    """A run on one screen: what moved, how fast, the proof of an update, where it lies."""
+def show_run(body: dict[str, Any], told: Sequence[str] = ()) -> None:
+    """A run on one screen: what moved, how fast, the proof of an update, where it lies, and the notes that were not
+    `told` before."""
     moved = [(name, *ends) for name, ends in body["metrics"].items() if name not in PACE]
     table(["metric", "first", "last"], moved)
     steps = f"{body['steps']:,} step" + "s" * (body["steps"] != 1)
@@ -118,7 +124,7 @@ def show_run(body: dict[str, Any]) -> None:
             say(NOTHING_LEARNT, style="yellow")
     if (measured := body.get("reward_model", {})).get("status") == "measured":
         show_reward_model(measured, body)
-    for note in body["notes"]:
+    for note in (note for note in body["notes"] if note not in told):
         say(note, style="yellow")
     checkpoint = body["checkpoint"] or {}
     say(f"run {body['run_id']} {body['status']}  checkpoint {checkpoint.get('path', 'none')}")

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from cli.groups import Group
-from cli.options import CatalogDir, ConfigFile, Json, Set, catalog_of, examples, settings
+from cli.options import CatalogDir, ConfigFile, Json, Set, Typed, catalog_of, examples, typed_settings
 from cli.output import ToldExit, as_json, say, table, tell_head, tell_next, waiting
 from cli.processes import one_voice
 from cli.run_shown import StepLine, after, show_run
@@ -116,7 +116,7 @@ def _add(algorithm: str, summary: str, *lines: str) -> None:
         catalog: CatalogDir = None,
         json: Json = False,
     ) -> None:
-        typed = settings(set_, config) | _given(model=model)
+        typed = typed_settings(set_, config, model=model)
         _train(algorithm, typed, engine, admitted, unadmitted, eval_split, out, resume, catalog, json)
 
     command.__doc__ = f"{summary} `lpt train settings {algorithm}` lists what --set takes."
@@ -160,7 +160,7 @@ def dpo(
 ) -> None:
     """Direct preference optimisation on admitted pairs; --loss names its variants. `lpt train settings dpo` lists what
     --set takes."""
-    typed = settings(set_, config) | _given(model=model, loss_type=loss)
+    typed = typed_settings(set_, config, model=model, loss_type=loss)
     _train("dpo", typed, engine, admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
@@ -217,7 +217,7 @@ def grpo(
     json: Json = False,
 ) -> None:
     """Group-relative policy optimisation on prompts with verifiable answers. `lpt train settings grpo` lists --set."""
-    typed = settings(set_, config) | _given(model=model, reward=reward)
+    typed = typed_settings(set_, config, model=model, reward=reward)
     _train("grpo", typed, "lean", admitted, unadmitted, eval_split, out, resume, catalog, json)
 
 
@@ -232,14 +232,9 @@ def show_settings(
     table(["setting", "default", ""], described(ALGORITHMS[algorithm].config), to_stdout=True)
 
 
-def _given(**options: object) -> dict[str, object]:
-    """Those that were typed."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def _train(
     algorithm: str,
-    typed: Mapping[str, object],
+    typed: Typed,
     engine: str,
     admitted: str | None,
     unadmitted: Path | None,
@@ -249,52 +244,68 @@ def _train(
     catalog: Path | None,
     json: bool,
 ) -> None:
+    from lpt_train.admitted import check_contract, check_trains
     from lpt_train.algorithms import ALGORITHMS, config_of
+    from lpt_train.config_unread import check_read
+    from lpt_train.run_folder import check_new, nothing_left
 
+    before: Recorded | None = None
     if resume is None:
-        needed = {
-            "--admitted NAME:train": admitted or unadmitted, "--model DIR": typed.get("model"), "--out RUN": out,
-        }  # fmt: skip
-        if out is None or "model" not in typed:
-            raise UsageError(
-                "a run has a split, a model that it starts from, and a folder",
-                seen=" ".join(f"no {option.split()[0]}" for option, value in needed.items() if value is None),
-                next=f"{' '.join(option for option, value in needed.items() if value is None)}; or --resume RUN to go "
-                "on with one",
-            )  # fmt: skip
-        config = config_of(algorithm, typed)
+        if out is None or "model" not in typed.values:
+            raise _not_enough(admitted or unadmitted, typed.values.get("model"), out)
+        config = config_of(algorithm, typed.values)
+        check_new(out)
     else:
-        before = _before(algorithm, typed, resume, out)
+        before = _before(algorithm, typed.values, resume, out)
         out, config = resume, before.config
         if admitted is None and unadmitted is None:
             admitted, unadmitted = before.admitted, before.unadmitted
         eval_split = eval_split or before.eval_split
+    check_read(config, typed.by_hand, typed.values, evaluated=eval_split is not None)
     contract = ALGORITHMS[algorithm].contract
     with one_voice() as talks:
         opened, line = catalog_of(catalog, admitted, eval_split), StepLine()
         with _named_as_before(resume):
             split = load(admitted, unadmitted, contract, opened)
             evaluation = load(eval_split, None, contract, opened) if eval_split else None
+        if before is not None and before.nothing_left(split, evaluation):
+            _tell_done(before.body, resume, json)
+            return
+        check_trains(split, algorithm)
+        if evaluation is not None:
+            check_contract(evaluation, algorithm)
         notes: list[str] = []
         if resume is None:
-            config, notes = _with_length(config, typed, split)
+            config, notes = _with_length(config, typed.values, split)
         with waiting("loading torch …"):  # which takes seconds: what could be refused without it was
             train = _loop(algorithm, engine)
-        result = train(
-            config, split=split, out=out, catalog=opened, progress=line, eval_split=evaluation,
-            resume=resume is not None,
-        )  # fmt: skip
+        assert out is not None
+        with nothing_left(out):
+            result = train(
+                config, split=split, out=out, catalog=opened, progress=line, eval_split=evaluation,
+                resume=resume is not None,
+            )  # fmt: skip
         line.close()
         result.notes[:0] = notes
         if json:
             as_json(result.to_json())
         else:
-            show_run(result.to_json())
+            show_run(result.to_json(), line.told)
         tell_head(opened)
         if result.body["status"] == "done" and not json:
             tell_next(*after(result.to_json(), held_out(admitted, eval_split, opened)))
         if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
             raise ToldExit(code)
+
+
+def _not_enough(split: object, model: object, out: object) -> UsageError:
+    needed = {"--admitted NAME:train": split, "--model DIR": model, "--out RUN": out}
+    missing = [option for option, value in needed.items() if value is None]
+    return UsageError(
+        "a run has a split, a model that it starts from, and a folder",
+        seen=" ".join(f"no {option.split()[0]}" for option in missing),
+        next=f"{' '.join(missing)}; or --resume RUN to go on with one",
+    )
 
 
 def _loop(algorithm: str, engine: str) -> Callable[..., Any]:
@@ -306,6 +317,15 @@ def _loop(algorithm: str, engine: str) -> Callable[..., Any]:
     from lpt_train.engines.trl import train
 
     return train
+
+
+def _tell_done(body: Mapping[str, Any], folder: Path | None, json: bool) -> None:
+    """What somebody hears who resumes a run that is done: its record as it is."""
+    note = f"{folder} is done, as long as it was asked to be: nothing is left to do"
+    if json:
+        as_json({**body, "notes": [note]})
+    else:
+        show_run({**body, "notes": [note]})
 
 
 def _before(algorithm: str, typed: Mapping[str, object], resume: Path, out: Path | None) -> Recorded:

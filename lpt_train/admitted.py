@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,6 +93,11 @@ class AdmittedSplit:
         """The canonical records in order, one dict each, without the other columns and without nulls at the top."""
         for row in _records(self.kind, self.table):
             yield {name: value for name, value in row.items() if value is not None}
+
+    def take(self, places: Sequence[int]) -> AdmittedSplit:
+        """Some of its rows, in that order, under its name and digests; no schedule is theirs."""
+        table, ids = self.table.take(pa.array(places, pa.int64())), [self.record_ids[at] for at in places]
+        return replace(self, table=table, record_ids=ids, schedule=None)
 
     def beside(self, name: str) -> list[Any] | None:
         """A column that is no part of the records, in their order; None where the split has none of that name."""

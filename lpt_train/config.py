@@ -28,7 +28,7 @@ Config = TypeVar("Config")
 SCHEDULES = ("constant", "linear", "cosine", "cosine_with_min_lr", "warmup_stable_decay")
 DECAYS = ("cosine", "linear", "1-sqrt")
 REPORTS = ("tensorboard", "wandb", "trackio")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16")  # float16 needs loss scaling, which the loops do not do
 DEVICES = ("auto", "cpu", "cuda")
 SHARDINGS = ("none", "fsdp2")
 MIX_SCHEDULES = ("auto", "follow", "ignore")
@@ -244,7 +244,7 @@ def described(config_type: type, default: Any = None) -> list[tuple[str, str, st
         if is_dataclass(value):
             rows += described(type(value), value)
         else:
-            rows.append((item.name, str(value), comments.get(item.name, "")))
+            rows.append((item.name, "none" if value is None else str(value), comments.get(item.name, "")))
     return rows
 
 

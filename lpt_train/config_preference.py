@@ -22,7 +22,7 @@ class PreferenceConfig:
 
     model: str = "tiny"  # path of a folder or .gguf file, hub name, or "tiny"
     loss_type: str = "sigmoid"  # sigmoid | robust | hinge | ipo (dpo); simpo; cpo; orpo
-    beta: float | None = None  # strength of the preference, 1 / temperature of the reward; none: the loss's own default
+    beta: float | None = None  # strength of the preference, 1 / temperature of the reward; none: 0.1, simpo 2.0
     label_smoothing: float = 0.0  # share of labels taken to be wrong, below 0.5: sigmoid, robust, cpo
     simpo_gamma: float = 1.0  # target margin of simpo, in units of reward
     cpo_alpha: float = 1.0  # weight of the supervised loss on the chosen completion: cpo

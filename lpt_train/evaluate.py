@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from lpt_train.admitted import AdmittedSplit
-from lpt_train.answers import Evaluation, answers, check_asked
+from lpt_train.answers import Evaluation, answers, check_asked, choose
 from lpt_train.compare import compare
 from lpt_train.compare import paired_difference as paired_difference
 from lpt_train.drift import drift
 from lpt_train.estimates import PairedDifference
 from lpt_train.likelihood import Likelihood, likelihood
 from lpt_train.machine import memory_answered
-from lpt_train.measured import Measure, Subject, load_subject, record_comparison
+from lpt_train.measured import Measure, Subject, load_subject, record_comparison, trained_on
 from lpt_train.watch import Watch, unwatched
 from manifests.catalog import Catalog
 from manifests.errors import UsageError
@@ -28,11 +28,11 @@ from manifests.errors import UsageError
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """How to measure; what a kind of record does not use is ignored by it."""
+    """How to measure. A kind of record ignores what it does not use; what none of the splits uses is refused."""
 
     reward: str = ""  # what scores answers; empty: each record's own verifier
     match: str | None = None  # normaliser of exact match on sft records
-    n: int | None = None  # items to sample answers for, drawn by seed; None: all
+    n: int | None = None  # items to measure, drawn by seed; None: all
     temperature: float = 0.0  # 0: greedy
     k: int = 1  # samples an item
     pass_at: tuple[int, ...] = ()  # sizes of pass@k
@@ -100,12 +100,7 @@ def evaluate_splits(
 
     Models are loaded one after the other (both at once only for the drift). Two models are compared item by item.
     """
-    for split in splits:
-        if _ways(split, options) != [likelihood]:
-            check_asked(
-                split, match=options.match if split.kind != "rlvr" else None, temperature=options.temperature,
-                k=options.k, pass_at=options.pass_at,
-            )  # fmt: skip
+    check_options(splits, options)
     if options.drift and len(models) < 2:
         raise UsageError("a drift is from a second model", seen="--drift without --baseline", next="--baseline MODEL")
     reports = [SplitReport(split.ref) for split in splits]
@@ -115,9 +110,9 @@ def evaluate_splits(
         subject = load_subject(model, merge=merge, device=device, dtype=dtype, seed=options.seed)
         for report, split in zip(reports, splits, strict=True):
             with memory_answered("a smaller --batch-size, --max-tokens, --max-length or --k"):
-                report.found[model] = [
-                    _measure(way, subject, split, options, catalog, watch) for way in _ways(split, options)
-                ]
+                found = [_measure(way, subject, split, options, catalog, watch) for way in _ways(split, options)]
+            found[0] = replace(found[0], notes=(*found[0].notes, *trained_on(subject, split, catalog)))
+            report.found[model] = found
         if options.drift:
             kept.append(subject)
     for report, split in zip(reports, splits, strict=True) if len(models) > 1 else ():
@@ -132,6 +127,44 @@ def evaluate_splits(
             record_comparison(catalog, before.object_id, after.object_id, paired, [*together, *moved])
             moved = []
     return reports
+
+
+# Options by the way of measuring that reads them, as the command line names them.
+_SAMPLED = {"temperature": "--temperature", "k": "--k", "pass_at": "--pass-at"}
+_WRITTEN = {"max_completion_length": "--max-tokens", "batch_size": "--batch-size"}
+_READ = {"max_length": "--max-length", "domain_column": "--domain-column"}
+
+
+def check_options(splits: Sequence[AdmittedSplit], options: EvalOptions) -> None:
+    """Raise `UsageError` for an option that no split reads or that cannot be, and for more items than a split has,
+    before a model is read."""
+    ways = {way for split in splits for way in _ways(split, options)}
+    unread: dict[str, dict[str, str]] = {}
+    if answers not in ways:
+        unread["answers are sampled of rlvr splits, and of sft splits with --match"] = _SAMPLED | (
+            {} if options.drift else _WRITTEN
+        )
+    if not any(split.kind == "rlvr" for split in splits):
+        unread["a reward scores the answers of rlvr splits"] = {"reward": "--reward"}
+    if not any(split.kind == "sft" for split in splits):
+        unread["replies are compared with those of sft splits"] = {"match": "--match"}
+    if likelihood not in ways:
+        unread["losses are measured on sft, text and preference splits"] = _READ
+    for why, names in unread.items():
+        typed = [flag for name, flag in names.items() if getattr(options, name) != getattr(EvalOptions, name)]
+        if typed:
+            raise UsageError(
+                f"{typed[0]} does nothing here: {why}",
+                seen=", ".join(f"{split.ref} ({split.kind})" for split in splits), next=f"leave out {' '.join(typed)}",
+            )  # fmt: skip
+    for split in splits:
+        if _ways(split, options) == [likelihood]:
+            choose(range(len(split)), options.n, options.seed)
+        else:
+            check_asked(
+                split, match=options.match if split.kind != "rlvr" else None, temperature=options.temperature,
+                k=options.k, pass_at=options.pass_at,
+            )  # fmt: skip
 
 
 def _drift(
@@ -154,8 +187,8 @@ def _measure(
 ) -> Evaluation | Likelihood:
     if way is likelihood:
         return likelihood(
-            subject, split, max_length=options.max_length, domain_column=options.domain_column, catalog=catalog,
-            watch=watch,
+            subject, split, n=options.n, seed=options.seed, max_length=options.max_length,
+            domain_column=options.domain_column, catalog=catalog, watch=watch,
         )  # fmt: skip
     if split.kind == "rlvr":
         options = replace(options, match=None)

@@ -179,7 +179,7 @@ def train(
                     step = start + turn
                     updated = update(policy, rows, config, parts) if rows else {}
                     moved = (
-                        updates.apply(step, updated["loss"], record_ids) if rows
+                        updates.apply(step, {"loss": updated["loss"]}, record_ids) if rows
                         else {"learning_rate": updates.rate(step)}
                     )  # fmt: skip
                     skipped += not rows

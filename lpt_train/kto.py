@@ -1,8 +1,9 @@
 """KTO: single completions marked good or bad, against an estimate of the distance to the reference. The whole loop.
 
 The reference is the model as the run starts from it; its log-probs, of the completions and of the mismatched rows that
-the estimate is taken from, are computed once before the first update. The estimate is logged as `kl`, in nats a
-completion: k1 over the mismatched rows of a step, 0 where that is negative (`losses.kto.kl_estimate`).
+the estimate is taken from, are computed once before the first update and kept for other runs (`reference`). The
+estimate is logged as `kl`, in nats a completion: k1 over the mismatched rows of a step, 0 where that is negative
+(`losses.kto.kl_estimate`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from lpt_train.observers import Observer
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row, epoch_order
 from lpt_train.proof import Proof
-from lpt_train.reference import reference_logprobs
+from lpt_train.ranks import Number
+from lpt_train.reference import kept_reference
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Completion, RenderedCompletions, mismatched, render_completions
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
 from lpt_train.steps import batched, completions_id, most, one_by_one, rendering_notes, visited
 from lpt_train.updates import Updates
+from lpt_train.watch import watch_of
 from manifests.catalog import Catalog
 
 
@@ -85,30 +88,35 @@ def train(
         tokenized_id=identity, eval_split=eval_split, catalog=catalog, resume=resume,
     )  # fmt: skip
     run.memory = memory
+    run_micro_batch.watch = watch_of(progress)
     run.notes += (
         rendering_notes(rendered, config.max_length, "completions", held_out=held_out)
-        + renderer.notes + split_notes(split, eval_split, config.max_length)
+        + renderer.notes_for(split.kind) + split_notes(split, eval_split, config.max_length)
     )  # fmt: skip
     run.notes += run_micro_batch.notes + _balance_notes(completions, config)
     needed = visited(order.total_units, len(completions), size, options.seed)
     of_own, of_others = (
-        reference_logprobs(run_micro_batch, [(row,) for row in rows], needed, size, run_micro_batch.row_logprobs)[:, 0]
-        for rows in ([c.row for c in completions], others)
+        kept_reference(
+            run, name, run_micro_batch, [(row,) for row in rows], needed, size, run_micro_batch.row_logprobs
+        )[:, 0]
+        for name, rows in (("train", [c.row for c in completions]), ("train, mismatched", others))
     )
     measure = (
-        partial(evaluate, run_micro_batch, _measured(run_micro_batch, held_out, config), config) if held_out else None
+        partial(evaluate, run_micro_batch, _measured(run, run_micro_batch, held_out, config), config)
+        if held_out
+        else None
     )
 
-    def gradients(taken: Sequence[int]) -> dict[str, float]:
-        """Forward and backward of the completions of a step, against one estimate for all, however it is cut."""
+    def gradients(taken: Sequence[int]) -> dict[str, Number]:
+        """Forward and backward of the completions of a step, against one estimate for all, however it is cut; the
+        host waits for that estimate."""
         apart = [run_micro_batch.row_logprobs([others[i] for i in part]) for part in batched(taken, size)]
         ratio = torch.cat(apart).float().cpu() - torch.from_numpy(of_others[taken])
         point, parts = kl_estimate(ratio), []
         for part in batched(taken, size):
             extras = _extras([completions[i] for i in part], of_own[part], size, 1 / len(taken), point)
             parts.append(run_micro_batch([completions[i].row for i in part], extras))
-        sums = {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
-        return _class_means(sums) | {"kl": float(point)}
+        return {"kl": point, **{name: torch.stack([part[name] for part in parts]).sum() for name in parts[0]}}
 
     def record_ids(taken: Sequence[int]) -> list[str]:
         return [split.record_ids[completions[i].row.index] for i in taken]
@@ -126,8 +134,7 @@ def train(
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
             taken = order.lines(step)
-            metrics = gradients(taken)
-            metrics |= updates.apply(step, metrics["loss"])
+            metrics = _class_means(updates.apply(step, gradients(taken)))
 
             rows, apart = [completions[i].row for i in taken], [others[i] for i in taken]
             metrics |= {
@@ -194,9 +201,13 @@ def _objective(config: KTOConfig) -> Any:
     return objective
 
 
+_OF_CLASSES = ("good", "bad", "good_reward", "bad_reward")
+
+
 def _class_means(sums: dict[str, float]) -> dict[str, float]:
-    """Sums over a step as means over the completions of each class; a class that a step has none of is left out."""
-    found = {"loss": sums["loss"]}
+    """Sums over a step as means over the completions of each class; a class that a step has none of is left out, and
+    what is no sum over a class stays."""
+    found = {name: value for name, value in sums.items() if name not in _OF_CLASSES}
     if sums["good"]:
         found["rewards/chosen"] = sums["good_reward"] / sums["good"]
     if sums["bad"]:
@@ -217,13 +228,15 @@ def _extras(
     return {"weight_S": weight_S, "desirable_S": good_S, "reference_S": reference_S, "point": point}
 
 
-def _measured(run_micro_batch: MicroBatch, held_out: RenderedCompletions, config: KTOConfig) -> Measured:
+def _measured(run: Run, run_micro_batch: MicroBatch, held_out: RenderedCompletions, config: KTOConfig) -> Measured:
     completions, size = held_out.completions, config.per_device_eval_batch_size
     others = mismatched(completions, epoch_order(len(completions), config.run.seed, 0), config.max_length)
     every = range(len(completions))
     own, apart = (
-        reference_logprobs(run_micro_batch, [(row,) for row in rows], every, size, run_micro_batch.plain_logprobs)[:, 0]
-        for rows in ([c.row for c in completions], others)
+        kept_reference(
+            run, name, run_micro_batch, [(row,) for row in rows], every, size, run_micro_batch.plain_logprobs
+        )[:, 0]
+        for name, rows in (("eval", [c.row for c in completions]), ("eval, mismatched", others))
     )
     return Measured(completions, others, own, apart)
 

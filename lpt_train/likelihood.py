@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from lpt_train.admitted import AdmittedSplit
+from lpt_train.answers import choose
 from lpt_train.estimates import mean, ratio
 from lpt_train.flat import FlatBatch
 from lpt_train.heads import causal_model
@@ -92,6 +93,8 @@ def likelihood(
     subject: Subject,
     split: AdmittedSplit,
     *,
+    n: int | None = None,
+    seed: int = 0,
     max_length: int = 4096,
     domain_column: str | None = None,
     catalog: Catalog | None = None,
@@ -101,7 +104,8 @@ def likelihood(
 
     sft, text: `loss` (nats a token), `perplexity`, `bits_per_byte`. preference: `accuracy` (the chosen completion is
     the likelier one), `margin` (nats), both also per token (`accuracy_per_token`, `margin_per_token`), `chosen_nll` and
-    `rejected_nll` (nats a token). Each over all records and, where rows carry one, for each domain.
+    `rejected_nll` (nats a token). Each over all records and, where rows carry one, for each domain; with `n` over so
+    many rows, drawn by `seed` whatever the model.
     """
     if split.kind not in ("sft", "text", "preference"):
         raise RefusedError(
@@ -110,9 +114,13 @@ def likelihood(
         )  # fmt: skip
     check_subject(subject, split)
     of = _pairs if split.kind == "preference" else _losses
-    items, measures, dropped, notes = of(subject, split, max_length, domain_column, watch)
-    settings = {"kind": split.kind, "max_length": max_length}
-    found = Likelihood(items, measures, settings, dropped, tuple(notes))
+    drawn = split if n is None else split.take(choose(range(len(split)), n, seed))
+    items, measures, dropped, notes = of(subject, drawn, max_length, domain_column, watch)
+    settings: dict[str, Any] = {"kind": split.kind, "max_length": max_length}
+    if n is not None:
+        settings |= {"rows": n, "seed": seed}
+        notes.append(f"{n} of {len(split)} rows, drawn by seed {seed}")
+    found = Likelihood(items, measures, settings, dropped, (*notes, *subject.renderer.notes_for(split.kind)))
     return replace(found, object_id=record(catalog, subject, split, found.to_json()))
 
 

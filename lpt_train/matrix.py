@@ -10,6 +10,7 @@ failed stays failed and is named, until it is asked for again (`retry`), and its
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,14 +19,17 @@ from typing import Any
 
 import torch
 
-from lpt_train.admitted import AdmittedSplit, kinds_beside, load_split, load_unadmitted
+from lpt_train.admitted import AdmittedSplit, check_contract, check_trains, kinds_beside, load_split, load_unadmitted
 from lpt_train.algorithms import ALGORITHMS, config_of
 from lpt_train.config import flattened, to_mapping
+from lpt_train.early_stop import check_patience
+from lpt_train.evaluate import EvalOptions, check_options
 from lpt_train.matrix_cell import CellProcess, CellTask, keep_values, kept_values
 from lpt_train.matrix_choice import CellResult, Choice, choose
 from lpt_train.matrix_page import page
 from lpt_train.matrix_spec import Cell, MatrixSpec
 from lpt_train.resume import measured_on
+from lpt_train.run_folder import MATRIX_LOCK
 from lpt_train.runs import env, now, read_record
 from lpt_train.stop import StopRequest
 from manifests.catalog import Catalog
@@ -78,11 +82,13 @@ def run_matrix(
             "the largest batch is found by running out of memory on a CUDA device", seen="there is none here",
             next="leave largest_batch and its gate out",
         )  # fmt: skip
+    if (out / "run.json").exists():
+        raise UsageError("the folder holds a run", seen=str(out), next="choose another --out, one for the matrix alone")
     splits = _splits(spec, catalog)
     spec = _with_admitted_length(spec, splits.train)
     make_folder(out)
     results: list[CellResult] = []
-    with exclusive_lock(out / ".matrix.lock", wait=0.5, what=f"the matrix in {out}"), StopRequest() as stop:
+    with exclusive_lock(out / MATRIX_LOCK, wait=0.5, what=f"the matrix in {out}"), StopRequest() as stop:
         for number, cell in enumerate(spec.cells, 1):
             found = _cell(spec, cell, number, out, catalog, splits, retry, progress, stop)
             if found is None:
@@ -90,7 +96,7 @@ def run_matrix(
             results.append(found)
     choice = choose(spec, results)
     notes = shared_starts(spec, results)
-    body = _body(spec, results, choice, notes, catalog)
+    body = _as_recorded(out, {**_body(spec, results, choice, notes, catalog), "folder": str(out)})
     object_id = catalog.put(body)
     write_atomic(out / "matrix.json", json.dumps(body, indent=1, default=str).encode() + b"\n")
     write_atomic(out / "matrix.md", page(spec, results, choice, notes, object_id).encode())
@@ -226,6 +232,15 @@ def _body(
     }  # fmt: skip
 
 
+def _as_recorded(out: Path, body: dict[str, Any]) -> dict[str, Any]:
+    """The record as it lies in the folder, where this one says nothing new: so it is not recorded twice."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # none, or a damaged one
+        there, new = json.loads((out / "matrix.json").read_bytes()), json.loads(json.dumps(body, default=str))
+        if there == {**new, "created": there.get("created"), "env": there.get("env")}:
+            return dict(there)
+    return body
+
+
 def _check_same(spec: MatrixSpec, cell: Cell, folder: Path, record: Mapping[str, Any], splits: _Splits) -> None:
     """Raise `RefusedError` when the folder of a cell holds another run than the cell's."""
     wanted = json.loads(json.dumps(to_mapping(config_of(spec.algorithm, cell.options))))
@@ -248,15 +263,23 @@ def _check_same(spec: MatrixSpec, cell: Cell, folder: Path, record: Mapping[str,
 
 
 def _splits(spec: MatrixSpec, catalog: Catalog) -> _Splits:
-    """The rows of the matrix, looked at once before anything runs."""
+    """The rows of the matrix, looked at once before anything runs: what would fail each cell is raised here."""
     train = (
         load_split(spec.admitted, catalog=catalog) if spec.admitted is not None
         else load_unadmitted(str(spec.unadmitted), *kinds_beside(ALGORITHMS[spec.algorithm].contract))
     )  # fmt: skip
-    return _Splits(
+    splits = _Splits(
         train, load_split(spec.eval, catalog=catalog) if spec.eval is not None else None,
         load_split(str(spec.probe["admitted"]), catalog=catalog) if spec.probe else None,
     )  # fmt: skip
+    check_trains(train, spec.algorithm)
+    if splits.eval is not None:
+        check_contract(splits.eval, spec.algorithm)
+    if splits.probe is not None:
+        check_options([splits.probe], EvalOptions(**{n: v for n, v in spec.probe.items() if n != "admitted"}))
+    for cell in spec.cells:
+        check_patience(config_of(spec.algorithm, cell.options).run, splits.eval)
+    return splits
 
 
 def _with_admitted_length(spec: MatrixSpec, split: AdmittedSplit) -> MatrixSpec:

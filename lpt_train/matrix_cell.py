@@ -19,13 +19,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
 import torch
 
 from lpt_train.admitted import AdmittedSplit, kinds_beside, load_split, load_unadmitted
@@ -219,10 +218,7 @@ def _fits(algorithm: str, options: Mapping[str, Any], split: AdmittedSplit, size
 
 def _rows_of(split: AdmittedSplit, order: list[int], count: int) -> AdmittedSplit:
     """The first `count` rows in that order, from the start again where there are not so many."""
-    taken = [order[at % len(order)] for at in range(count)]
-    return replace(
-        split, table=split.table.take(pa.array(taken)), record_ids=[split.record_ids[at] for at in taken], schedule=None
-    )
+    return split.take([order[at % len(order)] for at in range(count)])
 
 
 def kept_values(out: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:

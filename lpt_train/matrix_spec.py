@@ -29,6 +29,7 @@ from typing import Any
 import yaml
 
 from lpt_train.algorithms import ALGORITHMS, config_of
+from lpt_train.matrix_names import check_names
 from manifests.errors import NOT_GIVEN, BadInputError, UsageError
 from manifests.policy import Policy, parse_policy
 from manifests.policy_yaml import StrictLoader
@@ -145,11 +146,15 @@ def parse_spec(body: Any, name: str, source: str = "") -> MatrixSpec:
     probe = _probe(body.get("probe"))
     if metric.startswith("probe.") and not probe:
         raise wrong("probe", None, f"given, since the metric is {metric}")
+    gates = _gates(body.get("gates"))
+    there = {"evaluated": evaluated is not None, "probed": bool(probe), "largest": bool(body.get("largest_batch"))}
+    check_names([rule.id for rule in gates.rules], "gates", algorithm, **there)
+    check_names([metric], "metric", algorithm, **there)
     return MatrixSpec(
         name=_named(text_value(body, "name") or name, "name"), algorithm=algorithm, admitted=admitted,
         unadmitted=unadmitted, eval=evaluated, cells=_cells(algorithm, body, variants, seeds), variants=variants,
         seeds=seeds, metric=metric, more=better == "higher", band=_band(body.get("band")),
-        gates=_gates(body.get("gates")), cheapest=_cheapest(body.get("cheapest"), probe), probe=probe,
+        gates=gates, cheapest=_cheapest(body.get("cheapest"), probe), probe=probe,
         largest_batch=_largest(body.get("largest_batch"), algorithm), source=source,
     )  # fmt: skip
 

@@ -98,6 +98,17 @@ def check_subject(subject: Subject, split: AdmittedSplit) -> None:
     check_tokenizer(split, subject.renderer.fingerprint, subject.renderer.name)
 
 
+def trained_on(subject: Subject, split: AdmittedSplit, catalog: Catalog | None) -> list[str]:
+    """A note where the run that made the model, or one that it began from, trained on these very rows."""
+    made_from = subject.made_from
+    while made_from:
+        if made_from.get("content_root") == split.content_root:
+            return [f"{split.ref} is what the run {made_from['run_id']} trained on: this says what the model remembers"]
+        before = next((b for _, b in catalog.find("lpt.run/1", run_id=made_from["run_id"])), None) if catalog else None
+        made_from = before["model"].get("made_from") if before else None
+    return []
+
+
 def domains_of(split: AdmittedSplit, column: str | None = None) -> tuple[list[str], list[str]]:
     """The domain of each row ("" where it has none), and notes.
 

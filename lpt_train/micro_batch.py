@@ -31,6 +31,7 @@ from lpt_train.ranks import SOLO, Ranks
 from lpt_train.recompute import on_host
 from lpt_train.sharded import shard
 from lpt_train.varlen import NAME
+from lpt_train.watch import Watch, unwatched
 from manifests.errors import LptError, RefusedError
 
 WAYS = ("graph", "compiled", "eager", "rows")
@@ -70,6 +71,7 @@ class MicroBatch:
         self.model, self.place, self.objective, self.pad_id, self.chunk = model, place, objective, pad_id, chunk
         self.head, self.ranks = head, ranks
         self.notes: list[str] = []
+        self.watch: Watch = unwatched  # of what is computed before the first step
         self.offload_activations = False
         self.memory: Any = None  # what `memory.fit` predicted
         self._most_tokens = most_tokens
@@ -89,6 +91,18 @@ class MicroBatch:
     @property
     def _compiled(self) -> bool:
         return self.way in ("graph", "compiled")
+
+    def program(self) -> dict[str, Any]:
+        """What decides how a value is rounded, besides weights and rows: two runs that agree in it agree to the bit."""
+        device, work = self.place.device, getattr(self.memory, "work", None)
+        cuda = device.type == "cuda"
+        return {
+            "way": self.way, "dtype": str(self.place.dtype), "chunk": self.chunk, "sharding": self.ranks.sharding,
+            "filled": str(self._filled) if self._compiled else "",
+            "recomputed": [self.offload_activations, getattr(work, "checkpoint_every", 0)],
+            "device": torch.cuda.get_device_name(device) if cuda else torch.backends.cpu.get_cpu_capability(),
+            "threads": 0 if cuda else torch.get_num_threads(),
+        }  # fmt: skip
 
     @property
     def most_tokens(self) -> int:

@@ -1,7 +1,7 @@
 """Training on preference pairs (DPO and its variants, SimPO, CPO, ORPO): the whole loop, top to bottom.
 
 Both sides of a pair run in one forward pass. The reference policy is the model as the run starts from it; its log-probs
-are computed once, before the first update, and kept in the run's folder.
+are computed once, before the first update, and kept for other runs of the same model and pairs (`reference`).
 
 Losses with a reference log `kl_k1`, in nats a reply: the mean of log(pi/ref) over both replies of a pair, which is the
 estimator k1 (Schulman 2020) of KL(pi || ref), but on the replies of the data and not on samples of the policy. It is 0
@@ -33,14 +33,15 @@ from lpt_train.observers import Observer
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row
 from lpt_train.proof import Proof
-from lpt_train.ranks import Ranks, join
-from lpt_train.reference import kept_reference, reference_logprobs
+from lpt_train.ranks import Number, Ranks, fetched, join
+from lpt_train.reference import kept_reference
 from lpt_train.render import Renderer
 from lpt_train.render_pairs import Pair, RenderedPairs, render_pairs
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
 from lpt_train.steps import batched, completions_id, most, one_by_one, rendering_notes, scores, visited
 from lpt_train.updates import Updates
+from lpt_train.watch import watch_of
 from manifests.catalog import Catalog
 
 
@@ -81,30 +82,30 @@ def train(
     memory = fit(run_micro_batch, config, out if resume else None)
     optimizer, proof = make_optimizer(model, config.optim, offload=memory.offload_optimizer), Proof(model)
 
-    order, digest = shuffled(range(len(pairs)), config, ranks.world), model_digest(source)
+    order = shuffled(range(len(pairs)), config, ranks.world)
     identity = completions_id(split, renderer, max_length=config.max_length, truncation=config.truncation)
     run = Run.create(
-        out, algorithm, config, split, {"name": source, "digest": digest}, seed=options.seed,
+        out, algorithm, config, split, {"name": source, "digest": model_digest(source)}, seed=options.seed,
         tokenizer=renderer.told(),
         tokenized_id=identity, eval_split=eval_split, catalog=catalog, resume=resume, ranks=ranks,
     )  # fmt: skip
     run.memory = memory
+    run_micro_batch.watch = watch_of(progress)
     run.notes += (
         rendering_notes(rendered, config.max_length, "pairs", held_out=held_out)
-        + renderer.notes + split_notes(split, eval_split, config.max_length)
+        + renderer.notes_for(split.kind) + split_notes(split, eval_split, config.max_length)
     )  # fmt: skip
     needed, logps, held_logps = visited(order.total_units, len(pairs), size, options.seed), None, None
     if LOSSES[config.loss_type].reference:
-        logps = kept_reference(run_micro_batch, _items(pairs), needed, size, f"{digest} {identity}", run)
+        of = partial(kept_reference, run)
+        logps = of("train", run_micro_batch, _items(pairs), needed, size, run_micro_batch.row_logprobs)
         if held_out is not None:
             held, eval_size = _items(held_out.pairs), config.per_device_eval_batch_size
-            held_logps = reference_logprobs(
-                run_micro_batch, held, range(len(held)), eval_size, run_micro_batch.plain_logprobs
-            )
+            held_logps = of("eval", run_micro_batch, held, range(len(held)), eval_size, run_micro_batch.plain_logprobs)
     measure = partial(evaluate, run_micro_batch, held_out.pairs, held_logps, config) if held_out else None
     run.notes += run_micro_batch.notes
 
-    def gradients(taken: Sequence[int]) -> dict[str, float]:
+    def gradients(taken: Sequence[int]) -> dict[str, Number]:
         """Forward and backward of the pairs of a step: each part is weighted by its share, so that sums are means."""
         chosen_tokens, parts = sum(pairs[i].chosen.supervised for i in taken), []
         for part in ranks.deal(batched(taken, size), []):
@@ -128,8 +129,7 @@ def train(
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
             taken = order.lines(step)
-            metrics = gradients(taken)
-            metrics |= updates.apply(step, metrics["loss"])
+            metrics = updates.apply(step, gradients(taken))
 
             metrics |= {"epoch": order.epoch(step + 1), "tokens": (tokens := sum(pairs[i].tokens for i in taken))}
             operations = work.training(_rows([pairs[i] for i in taken]))
@@ -155,11 +155,11 @@ def evaluate(
         loss, report = objective(logp_N, batch, extras)
         sums.append({"loss": loss, **report})
     model.train(was_training)
-    return {f"eval_{name}": value for name, value in run_micro_batch.ranks.sums(_sums(sums)).items()}
+    return {f"eval_{name}": value for name, value in fetched(run_micro_batch.ranks.sums(_sums(sums))).items()}
 
 
-def _sums(parts: Sequence[dict[str, torch.Tensor]]) -> dict[str, float]:
-    return {name: float(torch.stack([part[name] for part in parts]).sum()) for name in parts[0]}
+def _sums(parts: Sequence[dict[str, torch.Tensor]]) -> dict[str, Number]:
+    return {name: torch.stack([part[name] for part in parts]).sum() for name in parts[0]}
 
 
 def _objective(config: PreferenceConfig) -> Any:

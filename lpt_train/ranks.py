@@ -35,6 +35,7 @@ from lpt_train.config import RunOptions
 from manifests.errors import NOT_GIVEN, LptError, RefusedError, UsageError
 
 Part = TypeVar("Part")
+Number = float | torch.Tensor  # a tensor holds one value
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _BUCKET = 2**26  # values of a bucket: 256 MiB in float32
 _GRACE = 5.0  # seconds that a process has, once asked to go, to say why
@@ -70,11 +71,11 @@ class Ranks:
         mine = list(parts[self.rank :: self.world])
         return mine + [blank] * (rounds - len(mine))
 
-    def sums(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The sums over all processes of numbers that have the same names in each."""
+    def sums(self, values: Mapping[str, Number]) -> dict[str, Number]:
+        """The sums over all processes of numbers that have the same names in each; alone they stay where they are."""
         if self.world == 1:
             return dict(values)
-        total = self.total(np.asarray(list(values.values()), np.float64))
+        total = self.total(np.asarray(list(fetched(values).values()), np.float64))
         return dict(zip(values, total.tolist(), strict=True))
 
     def total(self, values: np.ndarray) -> np.ndarray:
@@ -188,6 +189,16 @@ def _buckets(gradients: Sequence[torch.Tensor]) -> list[_Bucket]:
         pieces = flat.split([gradients[i].numel() for i in span])
         made.append(_Bucket(span[0], flat, [p.view(gradients[i].shape) for p, i in zip(pieces, span, strict=True)]))
     return sorted(made, key=lambda bucket: bucket.first)
+
+
+def fetched(values: Mapping[str, Number]) -> dict[str, float]:
+    """The values of numbers: those on a device come in one transfer, so that the host waits for it once."""
+    there = {name: value.detach() for name, value in values.items() if isinstance(value, torch.Tensor)}
+    if not there:
+        return {name: float(value) for name, value in values.items()}
+    device = next(iter(there.values())).device
+    line = torch.stack([value.to(device, torch.float64).reshape(()) for value in there.values()])
+    return {name: float(value) for name, value in (dict(values) | dict(zip(there, line.tolist(), strict=True))).items()}
 
 
 def launched() -> int:

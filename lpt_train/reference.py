@@ -2,70 +2,166 @@
 
 They are computed once, before the first update, and are no second model in memory. An item is what a loss takes at a
 time: the row of a completion, or the two rows of a pair (`R` rows each).
+
+They are kept in the catalog's `references/` under the digest of what they were computed from and how: a resumed run
+finds its own there, and a run with another loss, beta or rate those of an earlier one. Where the catalog takes no
+files they lie in the run's folder. What was used last is kept, up to `KEPT_BYTES`; what is gone is computed again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from lpt_train.machine import env
 from lpt_train.micro_batch import BLANK, MicroBatch
 from lpt_train.packing import Row
 from lpt_train.runs import Run
 from lpt_train.steps import batched
-from manifests.files import write_atomic
+from manifests.catalog import Catalog
+from manifests.errors import LptError
+from manifests.files import FILE, make_folder, sweep_killed, write_atomic
 
 Items = Sequence[Sequence[Row]]
+Score = Callable[[Sequence[Row]], torch.Tensor]
+KEPT_BYTES = 2**30  # of all references of a catalog: some 50 million rows
+_PACKAGES = ("torch", "transformers", "peft")  # another version may round otherwise
 
 
 def reference_logprobs(
-    run_micro_batch: MicroBatch,
-    items: Items,
-    needed: Sequence[int],
-    size: int,
-    score: Callable[[Sequence[Row]], torch.Tensor],
+    run_micro_batch: MicroBatch, items: Items, needed: Sequence[int], size: int, score: Score
 ) -> np.ndarray:
     """Summed log-probs of the rows of items, `size` items at a time, float32 [items, R]; zeros where not needed."""
     found = np.zeros((len(items), len(items[0])), np.float32)
     blank, ranks = [BLANK] * len(items[0]), run_micro_batch.ranks
     parts = ranks.deal(batched(needed, size), [])
     rows = ([row for i in part for row in items[i]] or blank for part in parts)
-    for part, sums in zip(parts, run_micro_batch.start_logprobs(rows, score), strict=True):
+    for done, (part, sums) in enumerate(zip(parts, run_micro_batch.start_logprobs(rows, score), strict=True), 1):
         found[list(part)] = sums.view(-1, len(blank)).numpy()[: len(part)]
+        run_micro_batch.watch(done, len(parts), "batches of the reference")
     return ranks.total(found)
 
 
 def kept_reference(
-    run_micro_batch: MicroBatch, items: Items, needed: Sequence[int], size: int, identity: str, run: Run
+    run: Run, name: str, run_micro_batch: MicroBatch, items: Items, needed: Sequence[int], size: int, score: Score
 ) -> np.ndarray:
-    """`reference_logprobs` of the items that a run trains on, kept in its folder.
+    """`reference_logprobs`, taken from the catalog where an earlier run has kept them, else computed and kept.
 
-    What is there is taken when it was computed for the same model, rows, precision and way of running.
+    The record of the run has their digest under `name`, and its notes say which of the two it was. Of several processes
+    the main one looks: what another run writes meanwhile must not part them.
     """
-    kept = run.out / "reference.json"
+    ranks, shape, rows = run_micro_batch.ranks, (len(needed), len(items[0])), _rows_sha256(items, needed)
 
     def key() -> str:
-        told = f"{identity} {run_micro_batch.place.dtype} {run_micro_batch.way} {len(needed)}"
-        return hashlib.sha256(told.encode()).hexdigest()
+        return _key(run, run_micro_batch, rows, size, score.__name__)
 
-    if kept.exists():
-        try:
-            body = json.loads(kept.read_bytes())
-            logps = np.asarray(body["logps"], np.float32).reshape(-1, len(items[0]))
-            if not np.isfinite(logps).all():
-                raise ValueError("not a number")
-            if body["key"] == key() and len(logps) == len(needed):
-                found = np.zeros((len(items), len(items[0])), np.float32)
-                found[list(needed)] = logps
-                return found
-            run.notes.append(f"{kept} was of another model, rows or way of running, so it was computed again")
-        except (ValueError, KeyError, TypeError, OverflowError):
-            run.notes.append(f"{kept} was damaged, so the log-probs of the reference were computed again")
-    found = reference_logprobs(run_micro_batch, items, needed, size, run_micro_batch.row_logprobs)
-    if run_micro_batch.ranks.main:
-        write_atomic(kept, json.dumps({"key": key(), "logps": found[list(needed)].tolist()}).encode())
+    kept = ranks.from_main(_taken(run, key(), shape) if ranks.main else None)
+    reused = kept is not None
+    if kept is not None:
+        found = np.zeros((len(items), shape[1]), np.float32)
+        found[list(needed)] = kept
+    else:
+        found = reference_logprobs(run_micro_batch, items, needed, size, score)
+    if ranks.main:
+        kept = found[list(needed)]
+        digest = values_sha256(kept)  # the key is asked again: computing may have fallen to another way of running
+        now = key()
+        told = {"sha256": digest, "key": now, "rows": kept.size, "reused": reused}
+        run.body.setdefault("reference", {})[name] = told
+        where = "reused from an earlier run" if reused else _keep(run, now, kept, digest)
+        run.notes.append(f"reference log-probs, {name}: {kept.size:,} rows, {where} (sha256 {digest[:16]})")
     return found
+
+
+def values_sha256(logps: np.ndarray) -> str:
+    """The digest of log-probs: of their shape and their float32 values to the bit."""
+    return hashlib.sha256(f"{logps.shape}\0".encode() + logps.astype("<f4").tobytes()).hexdigest()
+
+
+def _key(run: Run, run_micro_batch: MicroBatch, rows: str, size: int, score: str) -> str:
+    """The digest of what the values depend on: model and adapter, rows and how they are cut, and the program."""
+    config, machine = run.body["config"], env()
+    return hashlib.sha256(
+        json.dumps({
+            "model": run.body["model"]["digest"], "lora": config["lora"], "seed": config["run"]["seed"], "rows": rows,
+            "size": size, "score": score, "program": run_micro_batch.program(), "lpt": machine["lpt"],
+            "packages": {name: machine["packages"].get(name) for name in _PACKAGES},
+        }, sort_keys=True).encode()
+    ).hexdigest()  # fmt: skip
+
+
+def _rows_sha256(items: Items, needed: Sequence[int]) -> str:
+    """The digest of ids and masks of the rows, in the order in which they are computed."""
+    digest = hashlib.sha256()
+    for row in (row for i in needed for row in items[i]):
+        ids, mask = row.ids.astype("<i4"), row.loss_mask.astype(np.uint8)
+        digest.update(f"{len(ids)}\0".encode() + ids.tobytes() + mask.tobytes())
+    return digest.hexdigest()
+
+
+def _folders(run: Run) -> Iterator[Path]:
+    """Where references are looked for and kept: the first that takes them."""
+    with contextlib.suppress(LptError):  # what is wrong with the catalog, the end of the run says
+        yield (run.catalog or Catalog.open()).references_dir
+    yield run.out / "references"
+
+
+def _taken(run: Run, key: str, shape: tuple[int, int]) -> np.ndarray | None:
+    """What is kept under a key, float32 of `shape`; None where there is nothing or, with a note, damage."""
+    for path in (folder / f"{key}.json" for folder in _folders(run)):
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        try:
+            body = json.loads(data)
+            logps = np.asarray(body["logps"], np.float32)
+            whole = logps.shape == shape and bool(np.isfinite(logps).all())
+            if not (whole and body["key"] == key and body["sha256"] == values_sha256(logps)):
+                raise ValueError("not what was written")
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            run.notes.append(f"{path} was damaged, so the log-probs of the reference were computed again")
+            continue
+        with contextlib.suppress(OSError):
+            os.utime(path)  # used now: others go first
+        return logps
+    return None
+
+
+def _keep(run: Run, key: str, logps: np.ndarray, digest: str) -> str:
+    """Keep log-probs, and say so; those of a model that gives none are left out, and the first step says why."""
+    if not np.isfinite(logps).all():
+        return "computed, not finite and not kept"
+    data = json.dumps({"type": "lpt.reference/1", "key": key, "sha256": digest, "logps": logps.tolist()}).encode()
+    for path in (folder / f"{key}.json" for folder in _folders(run)):
+        try:
+            make_folder(path.parent)
+            write_atomic(path, data)
+        except LptError:
+            continue
+        _sweep(path.parent, path)
+        return "computed and kept"
+    return "computed; neither the catalog nor the run's folder could keep them"
+
+
+def _sweep(folder: Path, newest: Path) -> None:
+    """Remove what killed writers left and, beyond `KEPT_BYTES`, what was used longest ago; `newest` stays."""
+    sweep_killed(folder, FILE)
+    there = []
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(OSError):  # another process sweeps, too
+            told = path.stat()
+            there.append((path != newest, -told.st_mtime_ns, told.st_size, path))
+    used = 0
+    for _, _, size, path in sorted(there):
+        used += size
+        if used > KEPT_BYTES and path != newest:
+            with contextlib.suppress(OSError):
+                path.unlink()

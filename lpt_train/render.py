@@ -155,6 +155,10 @@ class Renderer:
         self._refuse_special_tokens(plain_tools, "tools")
         return plain, plain_tools or None
 
+    def notes_for(self, kind: str) -> list[str]:
+        """What is to be said of rendering records of a kind; texts have no template."""
+        return [] if kind == "text" else list(self.notes)
+
     def told(self) -> dict[str, Any]:
         """What a run records of the tokenizer and of the template that rendered its conversations."""
         read = {"training_template": f"trl/{self.training.name}"} if self.training else {}
@@ -259,15 +263,25 @@ class Renderer:
             tail = text[low:high].rstrip()
             # The content ends the turn, unless a call follows; what was inserted may spell the same words before it.
             found = low + len(tail) - len(said) if tail.endswith(said) else text.find(said, low, high)
-        else:  # what stands before some content stands before none as well
-            filled = [*messages[:turn], {**messages[turn], "content": "pong"}, *messages[turn + 1 :]]
-            shown = self._render(filled, tools)[0]
-            found = shown.find("pong", low)
-            if found < 0 or not text.startswith(shown[:found]):
-                return start
+        else:
+            found = self._before_some_content(text, low, turn, messages, tools)
         if found <= low or not text[low:found].strip():
             return start
         return next((k for k in range(start, stop) if max(offsets[k][1], offsets[k][0] + 1) > found), stop)
+
+    def _before_some_content(
+        self, text: str, low: int, turn: int, messages: list[dict[str, Any]], tools: list[Any] | None
+    ) -> int:
+        """Where content would stand in a turn without any, behind `low`: what is written before some is before none."""
+        for said in ({**messages[turn], "content": "pong"}, _PONG):  # a template may take no words beside a call
+            try:
+                shown = self._render([*messages[:turn], said, *messages[turn + 1 :]], tools)[0]
+            except RecordError:
+                continue
+            found = shown.find("pong", low)
+            if found > low and text.startswith(shown[:found]):
+                return found
+        return low
 
     def _one_start_token(self, ids: Sequence[int]) -> None:
         start = self.tokenizer.bos_token_id

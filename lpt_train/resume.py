@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lpt_train.admitted import AdmittedSplit
 from lpt_train.algorithms import ALGORITHMS, config_of
 from lpt_train.checkpoint import Restored, read_state
 from lpt_train.checkpoint_folders import checkpoints
@@ -29,6 +30,8 @@ _FREE_TO_CHANGE = (
 )  # fmt: skip
 # … and these the length, at which every schedule but these aims from its first step on.
 _LENGTH = ("run.max_steps", "run.num_train_epochs")
+# What may let a run go on that stopped early.
+_PATIENCE = ("run.early_stopping_patience", "run.early_stopping_threshold")
 _SCHEDULE = "optim.lr_scheduler_type"
 _CAN_GROW = ("constant", "warmup_stable_decay")
 # With another number of processes these two may change, as long as a step has as many rows as it had.
@@ -43,6 +46,16 @@ class Recorded:
     admitted: str | None
     unadmitted: Path | None
     eval_split: str | None
+    body: Mapping[str, Any]
+
+    def nothing_left(self, split: AdmittedSplit, evaluated: AdmittedSplit | None) -> bool:
+        """Whether the run is as long as it is asked to be, on these splits."""
+        lengths = _LENGTH + (_PATIENCE if self.body.get("stopped_early") else ())
+        then, now_ = flattened(self.body["config"]), flattened(to_mapping(self.config))
+        here = (split.content_root, evaluated.content_root if evaluated is not None else None)
+        there = (self.body.get("content_root"), (self.body.get("eval") or {}).get("content_root"))
+        same = all(then.get(name) == now_.get(name) for name in lengths)
+        return self.body.get("status") == "done" and same and here == there
 
 
 def as_recorded(body: Mapping[str, Any], algorithm: str, typed: Mapping[str, Any]) -> Recorded:
@@ -68,7 +81,7 @@ def as_recorded(body: Mapping[str, Any], algorithm: str, typed: Mapping[str, Any
     is_admitted = body.get("verified") == "admitted"
     return Recorded(
         config, split if is_admitted else None,
-        None if is_admitted or split is None else Path(split), measured.get("ref"),
+        None if is_admitted or split is None else Path(split), measured.get("ref"), body,
     )  # fmt: skip
 
 

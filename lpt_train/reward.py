@@ -27,6 +27,7 @@ from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Row
 from lpt_train.proof import Proof
 from lpt_train.rankings import Ranking, Rankings, render_rankings
+from lpt_train.ranks import Number
 from lpt_train.render import Renderer
 from lpt_train.reward_batch import Bounds, inputs, joined, ranking_loss, reward_micro_batch, rewards_of, rows_of
 from lpt_train.reward_head import padding_for
@@ -86,15 +87,15 @@ def train(
     run.memory = memory
     if config.flip_labels:
         run.mark(CONTROL, {"flip_labels": config.flip_labels, "flipped": rendered.flipped, "pairs": rendered.pairs})
-    run.notes += rendering_notes(rendered, config.max_length, "pairs", held_out=held_out) + renderer.notes
-    run.notes += split_notes(split, eval_split) + notes + run_micro_batch.notes
+    run.notes += rendering_notes(rendered, config.max_length, "pairs", held_out=held_out)
+    run.notes += renderer.notes_for(split.kind) + split_notes(split, eval_split) + notes + run_micro_batch.notes
     measure = None
     if held_out is not None:
         measure = partial(evaluate, run_micro_batch, held_out, config)
     else:
         run.notes.append(f"not calibrated: {NO_SPLIT}")
 
-    def gradients(taken: Sequence[Ranking]) -> dict[str, float]:
+    def gradients(taken: Sequence[Ranking]) -> dict[str, Number]:
         """Forward and backward of the rankings of a step: each part has the weight of its share, so sums are means."""
         parts = [run_micro_batch(rows_of(part), inputs(part, bounds, 1 / len(taken))) for part in batched(taken, size)]
         return joined(parts)
@@ -115,8 +116,7 @@ def train(
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
             taken = order.lines(step)
-            metrics = gradients(taken)
-            metrics |= updates.apply(step, metrics["loss"])
+            metrics = updates.apply(step, gradients(taken))
 
             metrics |= {"epoch": order.epoch(step + 1), "tokens": (tokens := sum(ranking.tokens for ranking in taken))}
             updates.end(step, metrics, tokens=tokens, operations=work.training(rows_of(taken)))

@@ -117,9 +117,9 @@ def ranking_loss(
     return loss, report
 
 
-def joined(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
-    """The metrics of a step from those of its micro-batches."""
-    return {name: float(_joint(name, torch.stack([part[name] for part in parts]))) for name in parts[0]}
+def joined(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor | float]:
+    """The metrics of a step from those of its micro-batches, where they lie."""
+    return {name: _joint(name, torch.stack([part[name] for part in parts])) for name in parts[0]}
 
 
 def _joint(name: str, values: torch.Tensor) -> torch.Tensor:

@@ -4,8 +4,8 @@
     OUT/metrics.jsonl   one JSON object a logged step
     OUT/checkpoints/    see `checkpoint`
 
-The catalog is touched once, at the end, and can never fail a run: what cannot be recorded is left in OUT/unrecorded/
-and the result says so.
+The run is recorded once, at the end, and the catalog can never fail it: what cannot be recorded is left in
+OUT/unrecorded/ and the result says so. Before that it lends log-probs of a reference (`reference`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from lpt_train.proof import Proof
 from lpt_train.quantised import quantisation_record
 from lpt_train.ranks import SOLO, Ranks, refuse_several
 from lpt_train.resume import check_resume, processes
+from lpt_train.run_folder import check_new
 from lpt_train.sharded import made_whole
 from lpt_train.sinks import Sinks, check_sinks
 from lpt_train.speed import peak_memory_bytes
@@ -49,8 +50,9 @@ from manifests.files import cannot_write, exclusive_lock, make_folder, write_ato
 from manifests.rollouts import into_catalog
 
 # progress(step, total steps, metrics): called after each logged step; metrics carry tokens_per_second and eta_seconds.
-# One that has `begin(line)` is told before the first step what trains.
+# What one may have besides, `lpt_train.watch` says.
 Progress = Callable[[int, int, Mapping[str, float]], None]
+
 
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
@@ -131,11 +133,8 @@ class Run:
         reports = config.run.reports
         check_sinks(reports)
         record = out / "run.json"
-        if ranks.main and record.exists() and not resume:
-            raise UsageError(
-                "the folder holds a run already", seen=str(out),
-                next=f"choose another --out, or go on with that run: --resume {out}",
-            )  # fmt: skip
+        if ranks.main and not resume:
+            check_new(out)
         before = read_record(record) if resume and ranks.main else None
         make_folder(out / "checkpoints")
         made_from = read_provenance(model_info["name"])

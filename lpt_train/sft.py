@@ -23,7 +23,7 @@ from lpt_train.observers import Observer
 from lpt_train.optimizers import make_optimizer
 from lpt_train.packing import Rendered, Row, render_rows
 from lpt_train.proof import Proof
-from lpt_train.ranks import Ranks, join
+from lpt_train.ranks import Number, Ranks, fetched, join
 from lpt_train.render import Renderer
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
 from lpt_train.speed import Work
@@ -76,11 +76,11 @@ def train(
     )  # fmt: skip
     run.memory = memory
     run.notes += (
-        rendering_notes(rendered, config.max_length, held_out=held_out)
-        + renderer.notes + split_notes(split, eval_split, config.max_length) + order.notes + run_micro_batch.notes
+        rendering_notes(rendered, config.max_length, held_out=held_out) + renderer.notes_for(split.kind)
+        + split_notes(split, eval_split, config.max_length) + order.notes + run_micro_batch.notes
     )  # fmt: skip
 
-    def gradients(units: Sequence[Unit]) -> dict[str, float]:
+    def gradients(units: Sequence[Unit]) -> dict[str, Number]:
         """Forward and backward of the rows of a step, under one denominator: their supervised tokens."""
         parts = batched(units, config.per_device_train_batch_size)
         batches = [[row for unit in part for row in unit] for part in parts]
@@ -88,7 +88,7 @@ def train(
         denominator = torch.tensor(float(supervised))
         mine = ranks.deal(batches, [BLANK])
         losses = [run_micro_batch(rows, {"denominator": denominator})["loss"] for rows in mine]
-        return ranks.sums({"loss": float(torch.stack(losses).sum())}) | {"supervised_tokens": supervised}
+        return ranks.sums({"loss": torch.stack(losses).sum()}) | {"supervised_tokens": supervised}
 
     def record_ids(units: Sequence[Unit]) -> list[str]:
         return [split.record_ids[row.index] for unit in units for row in unit]
@@ -107,8 +107,7 @@ def train(
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
             units = order.lines(step)
-            metrics = gradients(units)
-            metrics |= updates.apply(step, metrics["loss"])
+            metrics = updates.apply(step, gradients(units))
 
             rows = [row for unit in units for row in unit]
             metrics |= {
@@ -151,7 +150,7 @@ def evaluate(run_micro_batch: MicroBatch, rows: Sequence[Row], config: SFTConfig
         total += float(sft_loss(logp_N, batch.weights_N, 1.0))
         tokens += batch.supervised
     model.train(was_training)
-    summed = ranks.sums({"total": total, "tokens": tokens})
+    summed = fetched(ranks.sums({"total": total, "tokens": tokens}))
     return {"eval_loss": summed["total"] / summed["tokens"]}
 
 

@@ -5,10 +5,11 @@ MFU is the share of the device's peak rate that the arithmetic of the model need
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -110,24 +111,32 @@ class Parts:
 
 
 class Speed:
-    """Tokens a second since the loop began, the MFU of the last step, and the seconds that are left."""
+    """Tokens a second of the steps themselves, the MFU of the last one, and the seconds that are left.
 
-    def __init__(self, start: int, total: int, peak: float | None = None) -> None:
-        self._start, self._total, self._peak = start, total, peak
-        self._tokens = 0
-        self._began = self._last = self._resumed = time.perf_counter()
+    What lies between two steps (an evaluation, a checkpoint) is in no step. `evaluations` says how many are to come
+    after a step: they are counted into what is left by those that were measured.
+    """
+
+    def __init__(
+        self, start: int, total: int, peak: float | None = None, evaluations: Callable[[int], int] = lambda done: 0
+    ) -> None:
+        self._start, self._total, self._peak, self._evaluations = start, total, peak, evaluations
+        self._tokens = self._measured = 0
+        self._seconds = self._measuring = 0.0
+        self._resumed = time.perf_counter()
 
     def begin(self, start: int) -> Speed:
         """The same, from now on and from step `start`."""
-        return Speed(start, self._total, self._peak)
+        return Speed(start, self._total, self._peak, self._evaluations)
 
     def step(self, done: int, tokens: int, operations: float | None = None) -> dict[str, float]:
         """Note that step `done` (counted from 1) took `tokens` tokens and `operations`; the metrics of it."""
         now_ = time.perf_counter()
-        took, self._last = now_ - self._resumed, now_
-        self._resumed = now_
+        took, self._resumed = now_ - self._resumed, now_
+        self._seconds += took
         self._tokens += tokens
-        left = (now_ - self._began) / max(1, done - self._start) * (self._total - done)
+        left = self._seconds / max(1, done - self._start) * (self._total - done)
+        left += self._measuring / max(1, self._measured) * self._evaluations(done)
         found = {"tokens_per_second": self.tokens_per_second, "step_seconds": took, "eta_seconds": left}
         if operations and self._peak:
             found["mfu"] = operations / (took * self._peak)
@@ -137,6 +146,15 @@ class Speed:
         """A clock for the parts of a step."""
         return Parts(self._peak)
 
+    @contextlib.contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Around an evaluation: its time is known to those that come, and to no step."""
+        began = time.perf_counter()
+        yield
+        self._measuring += time.perf_counter() - began
+        self._measured += 1
+        self.resume()
+
     def resume(self) -> None:
         """What went before, an evaluation or a checkpoint, is no part of the next step."""
         self._resumed = time.perf_counter()
@@ -144,7 +162,16 @@ class Speed:
     @property
     def tokens_per_second(self) -> float:
         """Over all steps so far."""
-        return self._tokens / max(1e-9, self._last - self._began)
+        return self._tokens / max(1e-9, self._seconds)
+
+
+def evaluations_after(done: int, total: int, every: int, together: int = 1) -> int:
+    """How many evaluations are due after step `done`: one every so many steps (0: none), in groups of `together`, and
+    the one after the last step."""
+    if done >= total:
+        return 0
+    between = max(every, together) if every else total
+    return (total - 1) // between - done // between + 1
 
 
 def peak_memory_bytes() -> int:

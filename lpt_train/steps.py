@@ -48,7 +48,8 @@ def dropped_notes(dropped: Mapping[str, int], kept: int, what: str = "rows") -> 
     if not total:
         return []
     reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())
-    return [f"{total} of {total + kept} {what} were dropped: {reasons}"]
+    longer = "; a larger max_length keeps those that are too long" if "too_long" in dropped else ""
+    return [f"{total} of {total + kept} {what} were dropped: {reasons}{longer}"]
 
 
 class Renderings(Protocol):
@@ -90,12 +91,13 @@ def visited(total: int, units: int, size: int, seed: int) -> list[int]:
     return [int(unit) for unit in epoch_order(units, seed, 0)[:whole]]
 
 
-def clipped(parameters: Iterable[torch.nn.Parameter], max_norm: float) -> float:
-    """Scale the gradients to a global norm of at most `max_norm` (0: leave them) and return the norm they had."""
+def clipped(parameters: Iterable[torch.nn.Parameter], max_norm: float) -> torch.Tensor:
+    """Scale the gradients to a global norm of at most `max_norm` (0: leave them) and return the norm they had, where
+    they lie: nobody waits for it here."""
     parameters = list(parameters)
     norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm or math.inf, norm)
-    return float(norm)
+    return norm
 
 
 def completions_id(split: AdmittedSplit, renderer: Renderer, *, max_length: int, truncation: str) -> str:

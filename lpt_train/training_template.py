@@ -57,7 +57,7 @@ def missing(template: str | None) -> str:
     if template is None or _folder() is not None:
         return ""
     family = next((name for name, start in _HELPED.items() if digest(template).startswith(start)), None)
-    return f"pip install 'lpt[trl]': TRL has a training template for this one ({family})" if family else ""
+    return f"pip install 'lpt[trl]': TRL has a training template for this chat template ({family})" if family else ""
 
 
 def digest(template: str) -> str:

@@ -5,9 +5,9 @@ A loop takes its steps from here, computes gradients in its own lines, and hands
     updates = Updates(run, model, optimizer, …)
     with run.guarded(proof) as stop:
         for step in updates.steps(stop):
-            …                                     # the algorithm: rows, forward, backward
-            moved = updates.apply(step, loss)     # rate, clip, finite or an error, the step itself
-            updates.end(step, {"loss": loss, **moved, …})  # speed, evaluation, log, progress, checkpoint
+            …                                          # the algorithm: rows, forward, backward
+            metrics = updates.apply(step, {"loss": …})  # rate, clip, finite or an error, the step itself
+            updates.end(step, {**metrics, …})          # speed, evaluation, log, progress, checkpoint
     return updates.finish()
 
 Steps are counted from 0; `done` is the number of steps behind. The observers of the run (`observers`, the spike guard
@@ -34,14 +34,16 @@ from lpt_train.config import to_mapping
 from lpt_train.early_stop import EarlyStop
 from lpt_train.observers import Ask, Moment, Observer, Point, ask_all, restore, states
 from lpt_train.proof import Proof
+from lpt_train.ranks import Number, fetched
 from lpt_train.resume import check_rates
 from lpt_train.runs import Progress, Run, RunResult
 from lpt_train.schedule import decay_start, rates_sha256
 from lpt_train.sharded import made_whole
-from lpt_train.speed import Parts, Speed, peak_memory_bytes, peak_rate
+from lpt_train.speed import Parts, Speed, evaluations_after, peak_memory_bytes, peak_rate
 from lpt_train.spikes import SpikeGuard
 from lpt_train.steps import clipped, whole_steps
 from lpt_train.stop import StopRequest
+from lpt_train.watch import FIRST, begins, waits
 from manifests.errors import LptError
 
 _ONCE = ("generation_seconds", "mfu_generation")  # told of the first step of a generation
@@ -98,7 +100,11 @@ class Updates:
         device = self._trained[0].device
         self._cuda = device.type == "cuda"
         peak = peak_rate(torch.cuda.get_device_name(device), self.dtype) if self._cuda else None
-        self._speed = Speed(0, self.total, peak * self.run.ranks.world if peak else None)
+        every, evaluated = options.eval_steps, self.evaluate is not None
+        self._speed = Speed(
+            0, self.total, peak * self.run.ranks.world if peak else None,
+            lambda done: evaluations_after(done, self.total, every, self.together) if evaluated else 0,
+        )  # fmt: skip
 
     def take_up(self, *, rows_a_step: int | None = None) -> Restored | None:
         """Go on from the newest checkpoint, if there is one.
@@ -132,6 +138,7 @@ class Updates:
             self._save()  # something to go back to
         if self.start == 0:
             self._measure_first()
+        self._speed.resume()
         while self.done < self.total and "stop" not in self._asked:
             if (asked := self._show("step_start", self.done)) is not None and asked.what == "skip":
                 self._leave_out()
@@ -166,28 +173,35 @@ class Updates:
             self._leave_out(metrics)
         return False
 
-    def apply(self, step: int, loss: float, record_ids: Sequence[str] | None = None) -> dict[str, float]:
-        """Clip the gradients and move the weights; the global norm before clipping and the rate, as metrics.
+    def apply(
+        self, step: int, metrics: Mapping[str, Number], record_ids: Sequence[str] | None = None
+    ) -> dict[str, float]:
+        """Clip the gradients and move the weights; `metrics` (`loss` among them), the global norm before clipping and
+        the rate.
+
+        The host waits for the device here, once in a step and for all metrics together: a loss or a norm that is not
+        finite must be known before the weights move, and so must what the guard judges (docs/log.md has the cost).
 
         Raises `LptError` instead when the loss or the norm is not finite, unless the spike guard is on; a step that the
         guard or an observer leaves out has `skipped` 1 and moves nothing.
         """
         rate = self.rate(step)
         self.run.ranks.sum_gradients(self._trained)
-        grad_norm = clipped(self._trained, self.config.optim.max_grad_norm)
-        moved = {"grad_norm": grad_norm, "learning_rate": rate}
+        norm = clipped(self._trained, self.config.optim.max_grad_norm)
+        found = fetched({**metrics, "grad_norm": norm, "learning_rate": rate})
+        moved = {name: found[name] for name in ("loss", "grad_norm", "learning_rate")}
         if self._observers:
             ids = self._ids(step) if record_ids is None else record_ids
-            asked = self._show("update", step, {"loss": loss, **moved}, ids)
+            asked = self._show("update", step, moved, ids)
             if asked is not None and asked.what != "stop":
                 self.zero_grad()
                 self._accuse(step)
-                return {**moved, "skipped": 1.0}
-        self.run.require_finite(step + 1, loss=loss, grad_norm=grad_norm)
+                return {**found, "skipped": 1.0}
+        self.run.require_finite(step + 1, loss=found["loss"], grad_norm=found["grad_norm"])
         self.optimizer.step()
         self.zero_grad()
-        self.proof.observe(grad_norm)
-        return moved
+        self.proof.observe(found["grad_norm"])
+        return found
 
     def end(self, step: int, metrics: Mapping[str, float], *, tokens: float, operations: float | None = None) -> None:
         """Close a step that went through `tokens` tokens with `operations` floating-point operations of the model:
@@ -203,7 +217,8 @@ class Updates:
         # Not at a signal alone: whoever sends it waits for the checkpoint, and a resumed run measures when it is due.
         at_the_end = done == self.total or "stop" in self._asked
         if self.evaluate and between and (at_the_end or self._due(options.eval_steps)):
-            measured = self.evaluate()
+            with self._speed.evaluation():
+                measured = self.evaluate()
             self._show("evaluation", done, measured)
         line |= measured
         self._show("step_end", done, line, self._ids(step))
@@ -246,8 +261,7 @@ class Updates:
         """Into the record, and to a progress that has a place for it (`begin`), before the first step."""
         report = parameter_report(self.model, self.config.optim.optim)
         self.run.body |= report
-        if (begin := getattr(self.progress, "begin", None)) is not None:
-            begin(report_line(report))
+        begins(self.progress, report_line(report), self.run.notes)
 
     def _proved(self) -> dict[str, Any]:
         """The proof of a run whose processes have the same weights; of another, which is failed, `LptError`."""
@@ -293,10 +307,10 @@ class Updates:
 
     def _measure_first(self) -> None:
         if self.evaluate is not None:
-            measured = self.evaluate()
+            with self._speed.evaluation(), waits(self.progress, FIRST):
+                measured = self.evaluate()
             self.run.log(0, measured)
             self._show("evaluation", 0, measured)
-            self._speed.resume()
 
     def _leave_out(self, metrics: Mapping[str, float] | None = None) -> None:
         for step in range(self.done, self.done + self.together):
@@ -312,7 +326,7 @@ class Updates:
             with torch.random.fork_rng():
                 for ids in self.alone(step):
                     self.run.ranks.sum_gradients(self._trained)
-                    norms[" ".join(ids)] = clipped(self._trained, math.inf)
+                    norms[" ".join(ids)] = float(clipped(self._trained, math.inf))
                     self.zero_grad()
         self._guard.accuse(norms)
 
@@ -342,6 +356,7 @@ class Updates:
         self.run.notes.append(f"went back to {good[-1].name}: {reason}")
         if self.done == 0:
             self._measure_first()
+        self._speed.resume()
 
     def _restore(self, back: Restored) -> None:
         self.done = self._saved = back.step

@@ -3,6 +3,7 @@
     .lpt/objects/ab/cdef….json   bodies, content-addressed          .lpt/decisions/<stage>.parquet
     .lpt/events.jsonl            the hash-chained log               .lpt/splits/NAME@V/
     .lpt/catalog.duckdb          the index                          .lpt/rollouts/<run>.parquet
+                                                                    .lpt/references/<key>.json
 
 `put` reports done when the object and its event are on the disk. The index follows at once when nobody holds it and
 at the next command otherwise, so a busy or broken index delays a query and loses nothing.
@@ -28,7 +29,14 @@ from manifests.objects import ObjectStore, object_bytes, object_id
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _STALE = 86_400.0  # seconds
-_WRITTEN = ("objects/*", "decisions", "rollouts", "embeddings/*", "pairs")  # folders of files that writers make whole
+_WRITTEN = (
+    "objects/*",
+    "decisions",
+    "rollouts",
+    "embeddings/*",
+    "pairs",
+    "references",
+)  # folders of files that writers make whole
 _PARTS = ("objects", "decisions", "splits", "locks")
 
 
@@ -263,6 +271,11 @@ class Catalog:
         if not _NAME.fullmatch(run_id):
             raise UsageError("not the id of a run", seen=run_id, next="run ids are letters, digits, '.', '_' and '-'")
         return self.directory / "rollouts" / f"{run_id}.parquet"
+
+    @property
+    def references_dir(self) -> Path:
+        """The folder of the log-probs that runs share; whatever lies in it may be removed and is computed again."""
+        return self.directory / "references"
 
     @property
     def splits_dir(self) -> Path:

@@ -48,7 +48,7 @@ CANNED: dict[str, str] = {
         SELECT name, version, check_id, status, required, detail FROM v_check
         WHERE status IN ('skipped', 'error') OR n = 0 ORDER BY name, version DESC, required DESC, check_id""",
     "runs": """
-        SELECT created, run_id, algorithm, split, verified, tainted, verdict, status, steps, seconds, model
+        SELECT created, run_id, algorithm, split, verified, tainted, verdict, status, steps, seconds, model, folder
         FROM v_run ORDER BY created DESC""",
     "compare": """
         SELECT r.created, regexp_replace(r.metrics_path, '/metrics.jsonl$', '') AS run, r.algorithm, r.split, r.model,
@@ -70,7 +70,7 @@ CANNED: dict[str, str] = {
         SELECT created, coalesce(run_id, model) AS model, split, domain, measure, value, low, high, n
         FROM v_measure ORDER BY created DESC, model, domain, measure""",
     "matrices": """
-        SELECT name, variant, winner, status, metric, mean, low, high, seeds, difference, inside, passed,
+        SELECT name, folder, variant, winner, status, metric, mean, low, high, seeds, difference, inside, passed,
         trainable_parameters, peak_memory_bytes, seconds FROM v_matrix ORDER BY created DESC, winner DESC, mean""",
     "rollouts": """
         SELECT run_id, CASE WHEN worst <= 5 THEN 'worst' ELSE 'best' END AS which, step, reward, advantage, finish,
@@ -83,7 +83,7 @@ CANNED: dict[str, str] = {
         SELECT run_id, split, verified, verdict, checkpoint FROM v_run
         WHERE tainted OR verified <> 'admitted' OR verdict = 'reject' ORDER BY created DESC""",
     "lineage": """
-        SELECT child_type, child_label, parent_type, coalesce(parent_label, parent) AS parent FROM v_lineage
+        SELECT DISTINCT child_type, child_label, parent_type, coalesce(parent_label, parent) AS parent FROM v_lineage
         ORDER BY child_type, child_label, parent""",
 }
 

@@ -173,8 +173,10 @@ _RUN = _select(
         "head->'$.config' AS config",
         "head->'$.proof' AS proof",
         "head->'$.failures' AS failures",
+        "regexp_replace(head->>'$.metrics_path', '/metrics.jsonl$', '') AS folder",
     ],
-    _of("run"),
+    # A run that went on has a record for each time it ended: the newest one counts.
+    f"{_of('run')} QUALIFY row_number() OVER (PARTITION BY COALESCE(head->>'$.run_id', o.id) ORDER BY seq DESC) = 1",
 )
 
 _METRIC = _select(
@@ -185,7 +187,7 @@ _METRIC = _select(
         "TRY_CAST(m.value->>'$[0]' AS DOUBLE) AS first",
         "TRY_CAST(m.value->>'$[1]' AS DOUBLE) AS last",
     ],
-    f"{_items('metrics', 'm')} WHERE o.type LIKE 'lpt.run/%'",
+    f"{_items('metrics', 'm')} WHERE o.type LIKE 'lpt.run/%' AND o.id IN (SELECT object_id FROM v_run)",
 )
 
 _QUARANTINE = _select(
@@ -202,7 +204,7 @@ _QUARANTINE = _select(
         _text("batch_sha256", source="q.value"),
         "q.value->'$.record_ids' AS record_ids",
     ],
-    f"{_items('quarantined', 'q')} WHERE o.type LIKE 'lpt.run/%'",
+    f"{_items('quarantined', 'q')} WHERE o.type LIKE 'lpt.run/%' AND o.id IN (SELECT object_id FROM v_run)",
 )
 
 _CHECKPOINT = (
@@ -308,6 +310,7 @@ _MATRIX = _select(
         _typed("BIGINT", "resources.peak_memory_bytes", "peak_memory_bytes", "m.value"),
         _typed("DOUBLE", "resources.seconds", "seconds", "m.value"),
         _created(),
+        _text("folder"),
     ],
     f"{_items('variants', 'm')} WHERE o.type LIKE 'lpt.matrix/%'",
 )

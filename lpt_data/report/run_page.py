@@ -73,6 +73,11 @@ def _told(body: Mapping[str, Any]) -> list[str]:
         told.append(f"Stopped early: {body['stopped_early']}")
     if best := body.get("best"):
         told.append(f"The best {best.get('metric')}, {words.value(best.get('value'))}, is that of {best.get('path')}")
+    if dropped := (body.get("data") or {}).get("dropped"):
+        reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())
+        told.append(f"{words.rows(sum(dropped.values()))} of {body.get('split')} dropped before training: {reasons}.")
+    if evaluated := (body.get("eval") or {}).get("ref"):
+        told.append(f"Evaluated on {evaluated}.")
     if body.get("tainted"):
         told.append("Marked: it was trained on rows that were not admitted, or from a model that was.")
     return told

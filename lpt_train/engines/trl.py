@@ -47,9 +47,10 @@ from lpt_train.proof import Proof
 from lpt_train.render import Renderer
 from lpt_train.resume import not_with_trl
 from lpt_train.runs import Progress, Run, RunResult, seed_everything
-from lpt_train.speed import Speed
+from lpt_train.speed import Speed, evaluations_after
 from lpt_train.steps import batched
 from lpt_train.stop import StopRequest
+from lpt_train.watch import FIRST, begins, waits
 from manifests.catalog import Catalog
 from manifests.errors import RefusedError, UsageError
 
@@ -140,7 +141,7 @@ def train(
         tokenized_id=work.tokenized_id, eval_split=eval_split, catalog=catalog,
         engine={"name": "trl", "version": metadata.version("trl"), "options": _plain(told)},
     )  # fmt: skip
-    run.notes += work.notes + renderer.notes + split_notes(split, eval_split, config.max_length)
+    run.notes += work.notes + renderer.notes_for(split.kind) + split_notes(split, eval_split, config.max_length)
     observer = Observer(trainer, work, algorithm, config, run, proof, tokenizer, progress)
     trainer.add_callback(observer)
     with run.guarded(proof) as stop:
@@ -229,15 +230,18 @@ class Observer(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure what the run starts from."""
-        self.speed = Speed(0, self.work.steps)
-        if (begin := getattr(self.progress, "begin", None)) is not None:
-            begin(report_line(parameter_report(self.trainer.model)))
+        steps, every, evaluated = self.work.steps, self.config.run.eval_steps, bool(self.work.held_out)
+        self.speed = Speed(0, steps, None, lambda done: evaluations_after(done, steps, every) if evaluated else 0)
+        begins(self.progress, report_line(parameter_report(self.trainer.model)), self.run.notes)
         if self.work.held_out:
-            self.run.log(0, self.evaluated())
+            with waits(self.progress, FIRST):
+                measured = self.evaluated()
+            self.run.log(0, measured)
 
     def evaluated(self) -> dict[str, float]:
         """The held-out split, measured now."""
-        found = evaluate(self.trainer, self.work, self.algorithm)
+        with self.speed.evaluation():
+            found = evaluate(self.trainer, self.work, self.algorithm)
         return found | _kl(found, self.config, "eval_")
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -283,6 +287,7 @@ class Observer(TrainerCallback):
                 cursor={"place": self.work.place(done), "units": len(self.work.units)},
                 extra={"proof": self.proof.state()}, keep_last=options.save_total_limit,
             )  # fmt: skip
+        self.speed.resume()
 
 
 def _kl(metrics: dict[str, float], config: Config, prefix: str = "") -> dict[str, float]:

@@ -148,7 +148,10 @@ def predict(shape: ModelShape, work: Workload) -> Memory:
     moving = max((at_head, in_layer, at_end, update, rollout), key=lambda moment: sum(moment.values()))
     host = {"optimizer": models * on_host, "activations": host_activations}
     spare = LAYERS_SPARE[work.compiled] * work.tokens * layer_bytes(shape, work) + math.ceil(HEAD_SPARE * head)
-    return Memory(*({name: size for name, size in part.items() if size} for part in (static, moving, host)), spare)
+    static, moving, host = (
+        {name: size for name, size in part.items() if size} for part in (static, moving, host)
+    )  # fmt: skip
+    return Memory(static, moving, host, spare)
 
 
 def weight_bytes(shape: ModelShape, scope: str, width: int, *, nested: bool = False) -> int:

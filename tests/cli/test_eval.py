@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import yaml
 from command_line import invoke, jsonl, refused
 
@@ -32,6 +33,10 @@ def test_the_page_of_a_run_shows_what_was_measured_of_it(place, model, tmp_path)
     ended = invoke(*asked, run, cwd=place)
     assert ended.code == 0, ended.stderr
     loss = next(one for one in ended.json["models"][str(run)]["measures"] if one["name"] == "loss")
+    (mine, base) = (ended.json["models"][name]["notes"] for name in (str(run), str(model)))
+    run_id = json.loads((run / "run.json").read_text())["run_id"]
+    assert mine == [f"chats@1:train is what the run {run_id} trained on: this says what the model remembers"]
+    assert base == []
     exported = invoke("export", run, "--out", tmp_path / "exported", cwd=place)
     assert exported.code == 0, exported.stderr
     assert invoke(*asked, tmp_path / "exported", cwd=place).code == 0
@@ -82,6 +87,37 @@ def test_eval_refuses_sizes_that_are_none(place, model):
     refused(invoke(*asked, "--pass-at", "4", cwd=place), 2, "at least k samples")
     refused(invoke(*asked[:5], "--match", "fuzzy", cwd=place), 2, "normaliser")
     refused(invoke(*asked[:5], "--drift", cwd=place), 2, "second model")
+
+
+def test_n_items_are_measured_of_conversations_as_well(place, model):
+    asked = ("eval", "--admitted", "chats:train", "--model", model, "--baseline", model)
+    ended = invoke(*asked, "--n", 12, "--json", cwd=place)
+    assert ended.code == 0, ended.stderr
+    (body,) = ended.json["models"].values()
+    assert {measure["n"] for measure in body["measures"]} == {12}
+    assert body["notes"] == ["12 of 36 rows, drawn by seed 0"]
+    assert ended.json["paired"]["loss"]["n"] == 12
+    assert invoke("manifest", "show", body["objects"][0][:16], cwd=place).json["rows"] == 12
+    refused(invoke(*asked, "--n", 37, cwd=place), 2, "not so many items", "36 items")
+
+
+@pytest.mark.parametrize(
+    ("split", "typed"),
+    [
+        ("chats:train", ("--k", 4, "--temperature", 0.7)), ("chats:train", ("--temperature", 1)),
+        ("chats:train", ("--max-tokens", 8)), ("chats:train", ("--reward", "integer")),
+        ("sums:test", ("--max-length", 100)), ("sums:test", ("--domain-column", "source")),
+        ("sums:test", ("--match", "words")),
+    ],
+)  # fmt: skip
+def test_what_no_split_reads_is_refused(place, model, split, typed):
+    asked = ("eval", "--admitted", split, "--model", model, *typed)
+    refused(invoke(*asked, cwd=place), 2, "does nothing here", "leave out", *typed[::2])
+
+
+def test_what_one_of_two_splits_reads_is_taken(place, model):
+    both = ("--admitted", "sums:test", "--admitted", "chats:train", "--max-tokens", 8, "--max-length", 64)
+    assert invoke("eval", *both, "--model", model, cwd=place).code == 0
 
 
 def test_drift_says_which_rows_it_left_out(place, model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import time
@@ -10,7 +11,11 @@ import pytest
 from command_line import invoke, refused, unchanged
 
 from cli.train import exit_code
+from lpt_train.algorithms import ALGORITHMS, config_of
+from lpt_train.config import described, option_names
+from lpt_train.config_unread import LOSSES, OTHERS, check_read
 from manifests.catalog import Catalog
+from manifests.errors import UsageError
 
 SMALL = ("--set", "lora_r=2", "--set", "per_device_train_batch_size=2")
 
@@ -128,6 +133,28 @@ def test_a_run_goes_on_by_its_folder_alone(place, begun):
     assert invoke("train", "sft", "--resume", begun, *same, cwd=place).code == 0
 
 
+def test_a_run_that_is_done_has_nothing_left_and_leaves_no_second_record(place, model, tmp_path):
+    out = tmp_path / "run"
+    asked = ("--admitted", "chats:train", "--model", model, "--out", out, *SMALL, "--json")
+    options = ("--set", "max_steps=1", "--set", "lr_scheduler_type=constant")
+    first = invoke("train", "sft", *asked, *options, cwd=place)
+    assert first.code == 0, first.stderr
+    with unchanged(out, place):
+        again = invoke("train", "sft", "--resume", out, "--json", cwd=place)
+        told = invoke("train", "sft", "--resume", out, "--admitted", "chats:train", cwd=place)
+    assert (again.code, told.code) == (0, 0)
+    assert "nothing is left to do" in told.said
+    assert again.json["tokens_per_second"] == first.json["tokens_per_second"] > 0
+    assert "loading torch" not in told.said
+    longer = invoke("train", "sft", "--resume", out, "--set", "max_steps=2", "--json", cwd=place)
+    assert (longer.code, longer.json["steps"]) == (0, 2)
+    of = f"where run_id = '{first.json['run_id']}'"
+    shown = invoke("sql", f"select steps, folder from v_run {of}", "--json", cwd=place)
+    assert shown.json["rows"] == [{"steps": 2, "folder": str(out)}]
+    metrics = invoke("sql", f"select count(*) n from v_metric {of}", "--json", cwd=place)
+    assert metrics.json["rows"] == [{"n": len(longer.json["metrics"])}]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "typed", "code", "words"),
     [
@@ -165,3 +192,85 @@ def test_a_split_that_is_not_found_any_more_is_asked_for(place, model, tmp_path)
     again = ("train", "sft", "--resume", tmp_path / "run", "--set", "max_steps=2")
     refused(invoke(*again, cwd=place), 5, "the file cannot be read", "was started with it", "give it as it was given")
     assert invoke(*again, "--unadmitted", moved, cwd=place).code == 4  # a split has its path for a name
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "typed", "words"),
+    [
+        ("sft", ("--set", "eval_steps=1"), ("eval_steps does nothing", "no --eval", "leave out eval_steps")),
+        ("sft", ("--set", "use_peft=false", "--set", "lora_r=4"), ("lora_r does nothing", "use_peft=false")),
+        ("sft", ("--set", "optim.decay_ratio=0.3"), ("decay_ratio does nothing", "warmup_stable_decay")),
+        ("sft", ("--set", "spike_factor=3"), ("spike_guard=true",)),
+        ("dpo", ("--loss", "ipo", "--set", "label_smoothing=0.1"), ("label_smoothing does nothing", "robust and cpo")),
+        ("simpo", ("--set", "cpo_alpha=2"), ("cpo_alpha does nothing",)),
+        ("dpo", ("--loss", "ipo", "--set", "loss_type=hinge"), ("given twice", "hinge by --set, ipo by its option")),
+        ("sft", ("--set", "model=tiny"), ("model is given twice",)),
+    ],
+)
+def test_what_a_run_does_not_read_is_refused(place, model, tmp_path, algorithm, typed, words):
+    split = "chats:train" if algorithm == "sft" else "pairs:train"
+    run = ("train", algorithm, "--admitted", split, "--model", model, "--out", tmp_path / "run", *typed)
+    refused(invoke(*run, cwd=place), 2, *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_of_settings_may_serve_several_runs_but_not_another_loss(tmp_path):
+    config = config_of("sft", {"eval_steps": 5, "lora_r": 4, "use_peft": False})
+    check_read(config, {"use_peft"}, {"eval_steps", "lora_r", "use_peft"}, evaluated=False)
+    check_read(config_of("sft", {"eval_steps": 5, "lora_r": 16}), {"eval_steps", "lora_r"}, evaluated=True)
+    for loss, taken in (("sigmoid", True), ("cpo", True), ("hinge", False)):
+        given = config_of("cpo" if loss == "cpo" else "dpo", {"loss_type": loss, "label_smoothing": 0.1})
+        with contextlib.nullcontext() if taken else pytest.raises(UsageError, match="label_smoothing does nothing"):
+            check_read(given, (), ("label_smoothing",), evaluated=False)
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo", "kto", "reward", "grpo"])
+def test_every_rule_names_options_that_are_there(kind):
+    there = {name for known in ALGORITHMS.values() for name in option_names(known.config)}
+    assert {name for names, _, _ in (*LOSSES, *OTHERS) for name in names} <= there
+    known = set(option_names(ALGORITHMS[kind].config))
+    check_read(config_of(kind, {"reward": "integer"} if kind == "grpo" else {}), known, evaluated=False)
+
+
+def test_a_length_without_a_tokenizer_is_refused(place):
+    asked = ("admit", "short", "--contract", "sft", "--train", "chats.jsonl", "--max-length", 200)
+    refused(invoke(*asked, cwd=place), 2, "--max-length 200 without --tokenizer", "--tokenizer MODEL")
+
+
+def test_a_refused_run_leaves_nothing_and_what_can_be_known_is_known_before_torch(place, model, tmp_path):
+    start = ("train", "sft", "--model", "tiny", "--out", tmp_path / "runs" / "x")
+    with unchanged(tmp_path):  # after the model was made: conversations longer than a row may be
+        late = refused(invoke(*start, "--admitted", "chats:train", "--set", "max_length=2", cwd=place), 4)
+        assert not (tmp_path / "runs").exists()
+        refused(invoke(*start, "--admitted", "chats:train", "--set", "dtype=float16", cwd=place), 2, "one of")
+        refused(invoke(*start, "--admitted", "sums:train", cwd=place), 4, "was admitted for rlvr")
+    assert "no row" in late.said
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("kept")
+    with unchanged(tmp_path):
+        own = (*start[:-1], tmp_path / "mine")
+        refused(invoke(*own, "--admitted", "chats:train", "--set", "max_length=2", cwd=place), 4)
+        assert not (tmp_path / "mine" / "tiny").exists()
+
+
+def test_the_folder_of_a_matrix_takes_no_run_and_that_of_a_run_no_matrix(place, model, begun, tmp_path):
+    matrix = tmp_path / "m"
+    matrix.mkdir()
+    (matrix / ".matrix.lock").touch()
+    run = ("train", "sft", "--admitted", "chats:train", "--model", model, "--out")
+    with unchanged(tmp_path, begun):
+        refused(invoke(*run, matrix, cwd=place), 2, "holds a matrix", "another --out")
+        refused(invoke(*run, begun, cwd=place), 2, "holds a run already", "--resume")
+        body = {"algorithm": "sft", "model": str(model), "admitted": "chats:train", "metric": "loss", "better": "lower",
+                "variants": {"a": {}}, "seeds": [1], "band": {"absolute": 1}}  # fmt: skip
+        (place / "spec.yaml").write_text(json.dumps(body))
+        refused(invoke("train", "matrix", "spec.yaml", "--out", begun, cwd=place), 2, "the folder holds a run")
+
+
+def test_the_settings_say_which_beta_a_loss_has_by_default():
+    from lpt_train.losses.preference import LOSSES as functions
+
+    ((name, default, told),) = [row for row in described(ALGORITHMS["dpo"].config) if row[0] == "beta"]
+    assert (name, default) == ("beta", "none")
+    assert "none: 0.1, simpo 2.0" in told
+    assert {loss: known.beta for loss, known in functions.items() if known.beta != 0.1} == {"simpo": 2.0}

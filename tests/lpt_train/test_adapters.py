@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
-from train_cases import chats, preferences, write_jsonl
+from train_cases import chats, preferences, reference_of, write_jsonl
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from lpt_train.adapter_targets import linear_modules, resolve_targets
@@ -383,7 +383,7 @@ def test_the_reference_of_a_start_taken_out_of_the_base_is_the_base(tiny, tmp_pa
     for start in (True, "pissa"):
         options = {"model": str(tiny), "max_steps": 1, "lora_r": 8, "init_lora_weights": start, "beta": 0.5}
         result = train_preference(from_mapping(PreferenceConfig, options), split=split, out=tmp_path / str(start))
-        logps[start] = json.loads((tmp_path / str(start) / "reference.json").read_text())["logps"]
+        logps[start] = reference_of(result.body, tmp_path)
         margins[start] = result.body["metrics"]["rewards/margins"][0]
     torch.testing.assert_close(torch.tensor(logps["pissa"]), torch.tensor(logps[True]), atol=2e-4, rtol=0)
     assert margins["pissa"] == pytest.approx(0, abs=1e-4)

@@ -93,7 +93,7 @@ def test_wrong_values_are_usage_errors(options):
         ("sft", "device", "gpu", "did you mean cuda? one of: auto, cpu, cuda"),
         ("sft", "device", "xyz", "one of: auto, cpu, cuda"),
         ("sft", "optim", "adamw", f"did you mean adamw_torch? one of: {', '.join(OPTIMIZERS)}"),
-        ("sft", "dtype", "bf16", "did you mean bfloat16? one of: auto, float32, bfloat16, float16"),
+        ("sft", "dtype", "bf16", "did you mean bfloat16? one of: auto, float32, bfloat16"),
         ("dpo", "loss_type", "dpo", "did you mean sigmoid? one of: sigmoid, robust, hinge, ipo"),
         ("sft", "truncation", "kep_start", "did you mean keep_start? one of: drop, keep_start"),
         ("sft", "gradient_checkpointing", "maybe", "one of: auto, true, false"),
@@ -119,12 +119,12 @@ def test_unknown_names_are_refused_with_the_closest_one(name):
         ("sft", "epochs", 3, "num_train_epochs=3"),
         ("dpo", "batch_size", 4, "per_device_train_batch_size=4"),
         ("sft", "bf16", "true", "dtype=bfloat16"),
-        ("sft", "torch_dtype", "fp16", "dtype=float16"),
+        ("sft", "torch_dtype", "fp16", "dtype=bfloat16"),
         ("grpo", "max_new_tokens", 64, "max_completion_length=64"),
         ("sft", "assistant_only_loss", "true", NAMES["train_on_inputs"]),
         ("sft", "output_dir", "runs/a", "--out runs/a"),
     ],
-)
+)  # fmt: skip
 def test_the_names_of_other_tools_are_answered_with_ours(algorithm, name, value, advice):
     with pytest.raises(UsageError, match="is no option here") as error:
         config_of(algorithm, {name: value})

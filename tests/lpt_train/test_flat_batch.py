@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from line_cases import check_rows_of_a_line
 from train_cases import chats
 from transformers import (
     Gemma2Config,
@@ -127,6 +128,12 @@ def test_a_sliding_window_is_kept():
         layer.self_attn.config.sliding_window = None
     wide = made(model, "rows").logprobs(rows)[0]
     assert not torch.allclose(wide, alone, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 8])
+@pytest.mark.parametrize("use_peft", [True, False])
+def test_bfloat16_rows_of_a_line_are_those_of_each_row_alone(window, use_peft):
+    check_rows_of_a_line("cpu", window, use_peft)
 
 
 def test_layers_that_carry_state_from_row_to_row_run_each_row_alone():

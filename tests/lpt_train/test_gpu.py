@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from line_cases import check_rows_of_a_line
 from rank_cases import run_job
 from reward_cases import ranked
 from train_cases import chat, chats, preferences, write_jsonl
@@ -178,6 +179,12 @@ def test_float32_rows_attend_in_groups_as_each_row_alone(window):
     upstream = torch.randn_like(alone)
     for one, other in zip(*(torch.autograd.grad(out, line, upstream) for out in (alone, together)), strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("window", [None, 8])
+@pytest.mark.parametrize("use_peft", [True, False])
+def test_flash_attention_of_a_line_is_that_of_each_row_alone(window, use_peft):
+    check_rows_of_a_line("cuda", window, use_peft)
 
 
 def test_a_recorded_run_starts_from_its_reference(tiny, tmp_path):

@@ -95,7 +95,7 @@ def test_long_rows_are_left_out_and_told(subject, tmp_path):
     records = [*chats(3), {"messages": chat("say", "x" * 200)}]
     found = likelihood(subject, split_of(tmp_path / "a.jsonl", records, "sft"), max_length=120)
     assert (len(found.items), found.dropped) == (3, {"too_long": 1})
-    assert found.notes == ("1 of 4 rows were dropped: too_long 1",)
+    assert found.notes == ("1 of 4 rows were dropped: too_long 1; a larger max_length keeps those that are too long",)
 
 
 def test_text_counts_every_byte_but_no_prompt(subject, tmp_path):
@@ -155,3 +155,19 @@ def test_other_items_and_other_kinds_do_not_compare(subject, tmp_path):
     tasks = [{"prompt": chat("2+2?"), "answer": "4", "verifier": "integer"}]
     with pytest.raises(RefusedError, match="no text to be likely"):
         likelihood(subject, split_of(tmp_path / "r.jsonl", tasks, "rlvr"))
+
+
+def test_n_rows_are_drawn_by_the_seed_alone(subject, tmp_path):
+    split = split_of(tmp_path / "a.jsonl", chats(9), "sft", domain=list("abcabcabc"))
+    every = {item.record_id: item.nll for item in likelihood(subject, split).items}
+    found = likelihood(subject, split, n=4, seed=3)
+    ids = [item.record_id for item in found.items]
+    assert ids == [item.record_id for item in likelihood(subject, split, n=4, seed=3, max_length=9000).items]
+    assert len(ids) == 4
+    assert ids == sorted(ids, key=split.record_ids.index)
+    assert [item.nll for item in found.items] == pytest.approx([every[name] for name in ids], rel=1e-4)
+    assert found.to_json() | {"rows": 4, "seed": 3} == found.to_json()
+    assert found.notes == ("4 of 9 rows, drawn by seed 3",)
+    assert ids != [item.record_id for item in likelihood(subject, split, n=4, seed=4).items]
+    with pytest.raises(UsageError, match="not so many items"):
+        likelihood(subject, split, n=10)

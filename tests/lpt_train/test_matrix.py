@@ -10,10 +10,13 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from train_cases import admit_by_hand, chats
+from train_cases import admit_by_hand, chats, preferences, write_jsonl
 
+from lpt_train.admitted import load_unadmitted
+from lpt_train.algorithms import ALGORITHMS, config_of
 from lpt_train.matrix import _body, run_matrix, shared_starts
 from lpt_train.matrix_choice import CellResult, choose
+from lpt_train.matrix_names import values_of
 from lpt_train.matrix_page import page
 from lpt_train.matrix_spec import parse_spec, read_spec
 from manifests.catalog import Catalog
@@ -71,9 +74,9 @@ def test_differences_are_paired_by_seed():
 
 
 def test_relative_band_and_a_metric_of_which_more_is_better():
-    of = spec(metric="eval_accuracy", better="higher", band={"relative": 0.1})
+    of = spec(metric="probe.accuracy", better="higher", band={"relative": 0.1}, probe={"admitted": "a:b"})
     found = cells(of, small=(0.46, 0.46), large=(0.5, 0.5))
-    found = [replace(cell, values={**cell.values, "eval_accuracy": cell.values["eval_loss"]}) for cell in found]
+    found = [replace(cell, values={**cell.values, "probe.accuracy": cell.values["eval_loss"]}) for cell in found]
     assert choose(of, found).winner == "small"
     assert choose(of, found).variants[0].difference.value == pytest.approx(0.04)  # positive is worse
     assert choose(replace(of, band=replace(of.band, size=0.07)), found).winner == "large"
@@ -144,7 +147,7 @@ def test_gates_are_hard_and_none_is_green_by_silence():
     assert worst.winner is None
     assert "small: eval_loss is 1.06, must be <= 1.05" in worst.reason
     assert "large: trainable_parameters is 400, must be <= 300" in worst.reason
-    unmeasured = spec(gates={"probe.format_rate": ">= 0.9"})
+    unmeasured = spec(gates={"probe.format_rate": ">= 0.9"}, probe={"admitted": "a:b"})
     assert choose(unmeasured, cells(unmeasured, small=(1, 1), large=(1, 1))).winner is None
 
 
@@ -189,6 +192,11 @@ def test_what_variants_do_not_share_is_noted():
         ({"gates": {"eval_loss": 3}}, "not a bound"),
         ({"unadmitted": "a.jsonl"}, "admitted"),
         ({"colour": "red"}, "unknown"),
+        ({"gates": {"eval_los": "<= 6"}}, "did you mean eval_loss?"),
+        ({"gates": {"probe.accuracy": ">= 0"}}, "give probe"),
+        ({"gates": {"largest_batch": ">= 8"}}, "give largest_batch"),
+        ({"gates": {"eval_loss": "<= 6"}, "eval": None, "metric": "loss", "better": "lower"}, "give eval"),
+        ({"metric": "eval_lss", "better": "lower"}, "did you mean eval_loss?"),
         ({"algorithm": "dpo", "base": {"loss_type": "simpo"}}, "loss_type"),
     ],
 )
@@ -203,6 +211,37 @@ def test_the_example_is_a_specification(request):
     assert (len(read.cells), read.metric, read.more) == (9, "eval_loss", False)
     assert [cell.seed for cell in read.cells] == [1] * 3 + [2] * 3 + [3] * 3
     assert read.cells[0].options["lora_r"] == 4
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "cpo", "kto", "reward"])
+def test_gates_may_name_every_value_that_a_run_has(tiny, tmp_path, algorithm):
+    rows = (chats if algorithm == "sft" else preferences)(8)
+    split = load_unadmitted(write_jsonl(tmp_path / "rows.jsonl", rows), ALGORITHMS[algorithm].contract)
+    options = {"model": str(tiny), "max_steps": 1, "lora_r": 2}
+    result = ALGORITHMS[algorithm].train(
+        config_of(algorithm, options), split=split, out=tmp_path / "run", eval_split=split
+    )
+    assert set(result.body["metrics"]) <= values_of(algorithm)
+    assert values_of(algorithm) - values_of(algorithm, evaluated=False) <= set(result.body["metrics"]) | {"eval_kl_k1"}
+
+
+def test_what_would_fail_each_cell_is_refused_before_the_first(folder):
+    path, catalog = folder
+    body = yaml.safe_load((path / "demo.yaml").read_text())
+    for changes, error, words in (
+        (
+            {"admitted": "chats:validation", "algorithm": "dpo", "metric": "loss", "better": "lower"},
+            RefusedError,
+            "dpo",
+        ),
+        ({"probe": {"admitted": "chats:train", "k": 4}}, UsageError, "--k"),
+        ({"probe": {"admitted": "chats:train", "match": "fuzzy"}}, UsageError, "normaliser"),
+        ({"base": {"early_stopping_patience": 2}}, UsageError, "evaluations"),
+    ):
+        with pytest.raises(error) as raised:
+            run_matrix(parse_spec({**body, **changes}, "demo"), out=path / "m", catalog=catalog)
+        assert words in f"{raised.value.what} {raised.value.seen} {raised.value.next}"
+        assert not (path / "m").exists()
 
 
 @pytest.fixture
@@ -253,6 +292,13 @@ def test_a_matrix_runs_resumes_and_is_recorded(folder):
     text = (path / "m" / "matrix.md").read_text()
     assert f"Winner: **{done.choice.winner}**" in text
     assert "variants:" in text
+
+    again = run_matrix(read, out=path / "m", catalog=catalog)
+    assert (again.object_id, again.body) == (done.object_id, body)
+    assert query(catalog, "SELECT DISTINCT folder FROM v_matrix ORDER BY 1").rows == [
+        (str(path / "m"),), (str(path / "n"),)
+    ]  # fmt: skip
+    assert query(catalog, "SELECT count(DISTINCT object_id) FROM v_matrix").rows == [(2,)]
 
     # Another option in the same folder is another matrix.
     other = parse_spec({**yaml.safe_load((path / "demo.yaml").read_text()), "base": {"max_steps": 4}}, "demo")

@@ -56,13 +56,28 @@ def test_the_reference_is_the_start_and_the_planted_side_wins(tiny, pairs, tmp_p
     assert result.body["algorithm"] == "dpo"
 
 
+@pytest.mark.parametrize(
+    ("loss", "seen"), [("sigmoid", [(1, 4), (2, 4), (3, 4), (4, 4), (1, 2), (2, 2)]), ("orpo", [])]
+)
+def test_how_far_the_reference_is_is_told_where_there_is_one(tiny, pairs, tmp_path, loss, seen):
+    told = []
+
+    def progress(*step):
+        pass
+
+    progress.watch = lambda done, total, label: told.append((done, total, label))
+    run(tiny, pairs, tmp_path / "run", loss_type=loss, max_steps=4, progress=progress, eval_split=pairs)
+    assert told == [(*at, "batches of the reference") for at in seen]
+
+
 @pytest.mark.parametrize(("loss", "algorithm"), [("simpo", "simpo"), ("cpo", "cpo"), ("orpo", "orpo")])
 def test_losses_without_a_reference_learn_too(tiny, pairs, tmp_path, loss, algorithm):
     result, lines = run(tiny, pairs, tmp_path / "run", loss_type=loss, max_steps=20)
     assert result.body["algorithm"] == algorithm
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["rewards/margins"] > lines[0]["rewards/margins"]
-    assert not (tmp_path / "run" / "reference.json").exists()
+    assert "reference" not in result.body
+    assert not (tmp_path / ".lpt" / "references").exists()
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "cpo", "ipo"])
@@ -105,7 +120,7 @@ def test_resume_is_bit_exact(tiny, pairs, tmp_path, use_peft):
             os.kill(os.getpid(), signal.SIGTERM)
 
     run(tiny, pairs, tmp_path / "halves", use_peft=use_peft, progress=terminate, eval_split=pairs)
-    (tmp_path / "halves" / "reference.json").unlink()  # computed again from the start model, not from the checkpoint
+    shutil.rmtree(tmp_path / ".lpt" / "references")  # computed again from the start model, not from the checkpoint
     run(tiny, pairs, tmp_path / "halves", use_peft=use_peft, resume=True, eval_split=pairs)
     one, two = (latest(tmp_path / name / "checkpoints") for name in ("whole", "halves"))
     for path in one.glob("*.safetensors"):
@@ -119,41 +134,6 @@ def test_evaluation_is_the_mean_over_the_pairs(tiny, pairs, tmp_path):
     assert lines[0]["eval_loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert lines[-1]["eval_rewards/accuracies"] == 1
     assert lines[-1]["eval_loss"] < 0.5
-
-
-DAMAGES = ["{", '{"key": 1', "[]", "{}", "KEY:[[NaN, 1.0]]", "KEY:[[null, 1.0]]", "KEY:[[1" + "0" * 400 + ", 1.0]]"]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_reference_is_computed_again_and_said(tiny, pairs, tmp_path, damage):
-    run(tiny, pairs, tmp_path / "run", max_steps=1, lr_scheduler_type="constant")
-    kept = tmp_path / "run" / "reference.json"
-    good = kept.read_bytes()
-    key = json.loads(good)["key"]
-    kept.write_text(damage if not damage.startswith("KEY:") else f'{{"key": "{key}", "logps": {damage[4:]}}}')
-    result, _ = run(tiny, pairs, tmp_path / "run", max_steps=2, lr_scheduler_type="constant", resume=True)
-    assert ["reference.json was damaged" in note for note in result.notes].count(True) == 1
-    assert set(json.loads(kept.read_bytes())) == set(json.loads(good)) == {"key", "logps"}
-
-
-def test_a_reference_of_another_way_of_running_is_computed_again_and_said(tiny, pairs, tmp_path):
-    options = {"max_steps": 4, "lr_scheduler_type": "constant", "save_steps": 2}
-    run(tiny, pairs, tmp_path / "whole", **options)
-
-    def terminate(done, _total, _metrics):
-        if done == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    run(tiny, pairs, tmp_path / "run", **options, progress=terminate)
-    kept = tmp_path / "run" / "reference.json"
-    good = json.loads(kept.read_bytes())
-    others = [[chosen - 1, rejected] for chosen, rejected in good["logps"]]
-    kept.write_text(json.dumps({"key": "of another", "logps": others}))
-    result, lines = run(tiny, pairs, tmp_path / "run", **options, resume=True)
-    assert any("of another model, rows or way" in note for note in result.notes)
-    assert json.loads(kept.read_bytes()) == good
-    whole = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["loss"] for line in lines] == [line["loss"] for line in whole]
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
@@ -239,15 +219,14 @@ def test_another_template_is_another_id_of_what_is_trained_on(tiny, pairs):
 def test_a_kept_reference_is_not_taken_once_the_template_has_changed(tiny, pairs, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "model")
     tokenizer = load_tokenizer(str(folder))
-    run(folder, pairs, tmp_path / "run", max_steps=1, lr_scheduler_type="constant")
-    before = json.loads((tmp_path / "run" / "reference.json").read_text())
+    before = run(folder, pairs, tmp_path / "run", max_steps=1, lr_scheduler_type="constant")[0].body
     tokenizer.chat_template = tokenizer.chat_template.replace("{%- endgeneration %}{{- '\n' }}", "{%- endgeneration %}")
     tokenizer.save_pretrained(folder)
     with pytest.raises(RefusedError):
         run(folder, pairs, tmp_path / "run", max_steps=2, lr_scheduler_type="constant", resume=True)
-    run(folder, pairs, tmp_path / "fresh", max_steps=1, lr_scheduler_type="constant")
-    after = json.loads((tmp_path / "fresh" / "reference.json").read_text())
-    assert before["key"] != after["key"]
+    after = run(folder, pairs, tmp_path / "fresh", max_steps=1, lr_scheduler_type="constant")[0].body
+    assert before["reference"]["train"]["key"] != after["reference"]["train"]["key"]
+    assert after["reference"]["train"]["reused"] is False
 
 
 def test_what_cannot_be_compared_is_dropped_under_its_reason(renderer):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 
 import numpy as np
 import pytest
 import torch
-from train_cases import preferences, write_jsonl
+from train_cases import preferences, reference_of, write_jsonl
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lpt_train.adapter_folder import quantisation_of
@@ -144,7 +143,7 @@ def test_the_reference_policy_is_the_quantised_base(tiny, tmp_path):
         settings = {"model": str(tiny), "max_steps": 2, "learning_rate": 1e-2, **options}
         body = train_preference(from_mapping(PreferenceConfig, settings), split=split, out=tmp_path / name).body
         assert body["metrics"]["rewards/margins"][0] == pytest.approx(0, abs=1e-4)
-        found[name] = torch.tensor(json.loads((tmp_path / name / "reference.json").read_text())["logps"])
+        found[name] = torch.tensor(reference_of(body, tmp_path))
     assert (found["plain"] - found["four"]).abs().max() > 1e-3
 
 

@@ -200,6 +200,15 @@ def test_a_reply_without_content_has_no_inserted_think_block_either(inserting):
     assert supervised(inserting, messages)[0] == "so{call}<|im_end|>"
 
 
+def test_a_template_that_takes_no_words_beside_a_call_is_looked_through_as_well():
+    strict = (
+        "{% for m in messages %}{% if m.tool_calls and m.content %}{{ raise_exception('both') }}{% endif %}{% endfor %}"
+    )
+    renderer = Renderer(bpe(strict + MARKED_THINKING, ["<|im_start|>", "<|im_end|>"], eos="<|im_end|>", lines=True))
+    messages = [*chat("q"), {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+    assert supervised(renderer, messages) == ["{call}<|im_end|>"]
+
+
 def test_what_closes_a_reply_in_history_alone_is_neither_a_stop_nor_a_target():
     # As gpt-oss: <|end|> closes any message but the last reply, which stops with <|return|>.
     template = (

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from train_cases import admit_by_hand, chat, chats, write_jsonl
 
+from lpt_train import sft as loop
 from lpt_train.admitted import load_split, load_unadmitted
 from lpt_train.checkpoint import read_provenance
 from lpt_train.checkpoint_folders import checkpoints, latest
@@ -281,12 +284,34 @@ def test_another_split_another_contract_and_another_tokenizer_are_refused(tiny, 
     assert not (tmp_path / "sums").exists()
 
 
-def test_rows_that_are_dropped_are_said_and_counted(tiny, tmp_path):
+class Told:
+    """A progress that keeps what it is told before the first step."""
+
+    def __init__(self):
+        self.notes, self.waited, self.steps = [], [], 0
+
+    def begin(self, line, notes):
+        assert self.steps == 0
+        self.notes = list(notes)
+
+    @contextlib.contextmanager
+    def waiting(self, text):
+        self.waited.append(text)
+        yield
+
+    def __call__(self, step, total, metrics):
+        self.steps += 1
+
+
+def test_rows_that_are_dropped_are_said_before_the_first_step_and_counted(tiny, tmp_path):
     rows = [*chats(8), {"messages": chat("long", "x" * 3000)}, {"messages": chat("nobody answers")}]
-    split = load_unadmitted(write_jsonl(tmp_path / "rows.jsonl", rows), "sft")
-    result = train(config(tiny, max_steps=1), split=split, out=tmp_path / "run")
+    split, told = load_unadmitted(write_jsonl(tmp_path / "rows.jsonl", rows), "sft"), Told()
+    result = train(config(tiny, max_steps=1), split=split, out=tmp_path / "run", progress=told)
     assert result.body["data"]["dropped"] == {"no_supervised_token": 1, "too_long": 1}
-    assert result.notes == ["2 of 10 rows were dropped: no_supervised_token 1, too_long 1"]
+    (note,) = result.notes
+    assert note.startswith("2 of 10 rows were dropped: no_supervised_token 1, too_long 1; a larger max_length")
+    assert told.notes == result.notes
+    assert told.waited == []  # without an evaluation split nothing is measured
 
 
 def test_rows_that_are_cut_are_said_and_counted(tiny, tmp_path):
@@ -310,8 +335,25 @@ def test_a_folder_that_cannot_be_made_is_bad_input(tiny, sft_split, tmp_path, mo
 
 
 def test_rows_that_are_evaluated_and_trained_on_are_said(tiny, sft_split, tmp_path):
-    result = train(config(tiny, max_steps=1), split=sft_split, out=tmp_path / "run", eval_split=sft_split)
-    assert result.notes == ["16 rows that the run is evaluated on are trained on as well"]
+    told = Told()
+    train_on = {"split": sft_split, "eval_split": sft_split, "progress": told}
+    result = train(config(tiny, max_steps=1), out=tmp_path / "run", **train_on)
+    assert result.notes == told.notes == ["16 rows that the run is evaluated on are trained on as well"]
+    assert told.waited == ["measuring the evaluation split before the first step …"]
+
+
+def test_the_rate_of_a_run_is_that_of_its_steps(tiny, sft_split, tmp_path, monkeypatch):
+    measured = loop.evaluate
+    monkeypatch.setattr(loop, "evaluate", lambda *given: (time.sleep(0.3), measured(*given))[1])
+    result = train(config(tiny, eval_steps=2), split=sft_split, out=tmp_path / "run", eval_split=sft_split)
+    first, *steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert set(first) == {"step", "eval_loss"}
+    rate = sum(step["tokens"] for step in steps) / sum(step["step_seconds"] for step in steps)
+    assert result.body["tokens_per_second"] == pytest.approx(rate, rel=1e-3)
+    least = (0.6, 0.3, 0.3, 0)
+    assert all(step["eta_seconds"] >= seconds for step, seconds in zip(steps, least, strict=True))
+    assert steps[-1]["eta_seconds"] == 0
+    assert max(step["step_seconds"] for step in steps[2:]) < 0.3  # what follows an evaluation is no longer for it
 
 
 def test_epochs_and_packing_set_the_number_of_steps(tiny, sft_split, tmp_path):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
+from lpt_train import speed as speed_module
 from lpt_train.adapters import attach
 from lpt_train.config import Lora
 from lpt_train.models import load_model
 from lpt_train.packing import Row
 from lpt_train.rollouts import group_sizes
 from lpt_train.sampler.generate import Completion
-from lpt_train.speed import Parts, Speed, Work, peak_rate
+from lpt_train.speed import Parts, Speed, Work, evaluations_after, peak_rate
 
 # The fixture `tiny`: 2 layers of width 32, 2 heads of 16 of which 1 has keys and values, 3 · 32 inside, 259 tokens.
 LAYER = 32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 96
@@ -74,6 +77,49 @@ def test_no_mfu_is_told_where_the_peak_or_the_arithmetic_is_not_known():
     assert known["mfu"] == pytest.approx(1e9 / (known["step_seconds"] * 1e12))
     assert "mfu" not in Speed(0, 4, None).step(1, 100, 1e9)
     assert "mfu" not in Speed(0, 4, 1e12).step(1, 100)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of the module: it moves when it is told to."""
+    fake = SimpleNamespace(now=0.0)
+    fake.perf_counter = lambda: fake.now
+    monkeypatch.setattr(speed_module, "time", fake)
+    return fake
+
+
+def test_what_lies_between_steps_is_in_no_rate_and_evaluations_to_come_are_in_what_is_left(clock):
+    found = Speed(0, 4, None, lambda done: evaluations_after(done, 4, 2)).begin(0)
+    with found.evaluation():  # before the first step
+        clock.now += 60
+    clock.now += 2
+    line = found.step(1, 100)
+    assert (line["step_seconds"], line["tokens_per_second"]) == (2, 50)
+    assert line["eta_seconds"] == 3 * 2 + 2 * 60  # three steps, evaluations after the second and the last
+    clock.now += 4
+    line = found.step(2, 100)
+    with found.evaluation():
+        clock.now += 30
+    clock.now += 7  # a checkpoint
+    found.resume()
+    assert line["tokens_per_second"] == pytest.approx(200 / 6)
+    clock.now += 3
+    line = found.step(3, 100)
+    assert line["tokens_per_second"] == pytest.approx(300 / 9)
+    assert line["eta_seconds"] == 3 + 45
+    clock.now += 3
+    assert found.step(4, 100)["eta_seconds"] == 0
+    assert found.tokens_per_second == pytest.approx(400 / 12)
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "every", "together", "left"),
+    [(0, 4, 2, 1, 2), (1, 4, 2, 1, 2), (2, 4, 2, 1, 1), (3, 4, 2, 1, 1), (4, 4, 2, 1, 0), (0, 5, 2, 1, 3),
+     (4, 5, 2, 1, 1),
+     (0, 7, 0, 1, 1), (7, 7, 0, 1, 0), (1, 7, 1, 1, 6), (0, 8, 1, 4, 2), (4, 8, 1, 4, 1)],
+)  # fmt: skip
+def test_evaluations_to_come(done, total, every, together, left):
+    assert evaluations_after(done, total, every, together) == left
 
 
 def test_completions_are_counted_with_their_prompts_and_the_head_for_what_was_sampled(model):

@@ -153,6 +153,7 @@ def test_history_that_serving_writes_otherwise_is_said_and_equal_history_is_not(
     assert templates.digest(text_of("qwen3_training"))[:16] in notes[0]
     assert "another history than serving will" in notes[1]
     assert len(Renderer(spoken("qwen2_5")).notes) == 1
+    assert (len(Renderer(spoken("qwen3")).notes_for("sft")), Renderer(spoken("qwen3")).notes_for("text")) == (2, [])
 
 
 def test_a_training_template_that_opens_a_reply_otherwise_is_not_used(spoken, monkeypatch):

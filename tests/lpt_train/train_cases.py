@@ -91,3 +91,9 @@ def preferences(count: int) -> list[dict]:
         }
         for n in range(count)
     ]
+
+
+def reference_of(body: dict, folder: Path, name: str = "train") -> list[list[float]]:
+    """The reference log-probs that the run of a record used, as the catalog in `folder` keeps them."""
+    kept = folder / ".lpt" / "references" / f"{body['reference'][name]['key']}.json"
+    return orjson.loads(kept.read_bytes())["logps"]

@@ -39,6 +39,14 @@ def folder(tmp_path, body=BODY, rows=ROWS):
     return made
 
 
+def test_dropped_rows_and_the_evaluation_split_are_named(tmp_path):
+    data = {"rows": 7, "dropped": {"too_long": 2, "no_supervised_token": 1}}
+    body = BODY | {"data": data, "eval": {"ref": "chats@1:<b>", "content_root": "c" * 64}}
+    page = rendered(story_of(None, str(folder(tmp_path, body))), "html").decode()
+    assert "3 rows of chats@1:train dropped before training: too_long 2, no_supervised_token 1." in page
+    assert "Evaluated on chats@1:&lt;b&gt;." in page
+
+
 def test_curves_are_the_metrics_and_what_is_measured_lies_beside_its_name(tmp_path):
     made = folder(tmp_path, rows=[*ROWS, {"step": 5, "loss": 0.5, "skipped": 1.0}])
     story = story_of(None, str(made))
