@@ -314,6 +314,8 @@ def test_the_wrong_folder_is_told_and_gets_no_catalog(place, model, tmp_path):
         ("admit chats --train a.jsonl", ("needs --contract", "seen: lpt admit chats --train a.jsonl")),
         ("data audit a.jsonl", ("needs --contract", "rlvr (prompts with an answer to verify)")),
         ("eval", ("needs --admitted, --model",)),
+        ("eval --model tiny", ("needs --admitted",)),
+        ("data dedup in.jsonl", ("needs --out",)),
         ("manifest diff a", ("needs NAME[@V]", "path to manifest.json")),
         ("train sft", ("seen: no --admitted no --model no --out", "next: --admitted NAME:train --model DIR --out RUN")),
         ("train sft --model tiny", ("seen: no --admitted no --out",)),
@@ -649,10 +651,10 @@ def test_usage_errors_of_the_parser(tmp_path):
     long_rows(tmp_path / "in.jsonl", n=3)
     with unchanged(tmp_path):
         for command in (
-            ("data", "dedupe"), ("data", "dedup", "in.jsonl"), (*DEDUP, "--treshold", 1), (*DEDUP, "--ngram", 0),
+            ("data", "dedupe"), (*DEDUP, "--treshold", 1), (*DEDUP, "--ngram", 0),
             (*DEDUP, "--threshold", "much"), (*SPLIT, "--test", -1), (*SPLIT, "--test", "nan"),
             (*SPLIT, "--test", 1, "--method", "guess"), ("sql", "select 1", "--format", "xml"),
-            ("admit", "a", "--contract", "text"), ("train", "settings", "dpoo"), ("eval", "--model", "tiny"),
+            ("train", "settings", "dpoo"),
         ):  # fmt: skip
             outcome = invoke(*command, cwd=tmp_path)
             assert (outcome.code, outcome.stdout) == (2, ""), command
