@@ -152,7 +152,7 @@ def _keep(run: Run, key: str, logps: np.ndarray, digest: str) -> str:
 
 
 def _sweep(folder: Path, newest: Path) -> None:
-    """Remove what `sweep_killed` knows to be dead and, beyond `KEPT_BYTES`, what was used longest ago; `newest` stays."""
+    """Remove what `sweep_killed` knows as left and, beyond `KEPT_BYTES`, what was used longest ago; `newest` stays."""
     sweep_killed(folder, FILE)
     there = []
     for path in folder.glob("*.json"):
