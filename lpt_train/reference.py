@@ -42,10 +42,16 @@ def reference_logprobs(
     found = np.zeros((len(items), len(items[0])), np.float32)
     blank, ranks = [BLANK] * len(items[0]), run_micro_batch.ranks
     parts = ranks.deal(batched(needed, size), [])
-    rows = ([row for i in part for row in items[i]] or blank for part in parts)
-    for done, (part, sums) in enumerate(zip(parts, run_micro_batch.start_logprobs(rows, score), strict=True), 1):
+
+    def rows() -> Iterator[Sequence[Row]]:
+        """The rows of each batch: the next is asked for once the one before it has been computed."""
+        for done, part in enumerate(parts):
+            run_micro_batch.watch(done, len(parts), "batches of the reference")
+            yield [row for i in part for row in items[i]] or blank
+        run_micro_batch.watch(len(parts), len(parts), "batches of the reference")
+
+    for part, sums in zip(parts, run_micro_batch.start_logprobs(rows(), score), strict=True):
         found[list(part)] = sums.view(-1, len(blank)).numpy()[: len(part)]
-        run_micro_batch.watch(done, len(parts), "batches of the reference")
     return ranks.total(found)
 
 
