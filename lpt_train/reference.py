@@ -84,7 +84,7 @@ def kept_reference(
         kept = found[list(needed)]
         digest = values_sha256(kept)  # the key is asked again: computing may have fallen to another way of running
         now = key()
-        told = {"sha256": digest, "key": now, "rows": kept.size, "reused": reused}
+        told: dict[str, Any] = {"sha256": digest, "key": now, "rows": kept.size, "reused": reused}
         where = "reused from an earlier run" if reused else _keep(run, now, kept, digest)
         begun = run.body.setdefault("reference", {}).get(name)  # of the run that is resumed
         if begun is not None:
