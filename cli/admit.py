@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.audit import encoder, show_checks, show_verdict, verifiers
+from cli.next_commands import command
 from cli.options import (
     Against,
     Benchmarks,
@@ -110,12 +111,12 @@ def admit(
         show_admission(admission.to_json())
         show_checks(admission.checks)
         show_verdict(admission.verdict, admission.checks)
-        show_place(admission, contract, carried=out is not None)
+        show_place(admission, contract, carried=out is not None, catalog=catalog)
     tell_head(opened)
     raise typer.Exit(admission.exit_code)
 
 
-def show_place(admission: Admission, contract: str, *, carried: bool) -> None:
+def show_place(admission: Admission, contract: str, *, carried: bool, catalog: Path | None) -> None:
     """Where the admitted splits lie, the command that trains on them, and their page."""
     if admission.reused:
         say("admitted before with the same rows and policy; that version stands", style="dim")
@@ -125,8 +126,9 @@ def show_place(admission: Admission, contract: str, *, carried: bool) -> None:
             f"there was {before}; this is {name}@{admission.version}, and what {name} means from now on", style="yellow"
         )
     say(f"{admission.name}@{admission.version}  {admission.folder}  manifest {admission.manifest_id[:16]}…")
-    tell_training(admission, contract, carried=carried)
-    say(f"its page: lpt report {admission.name}@{admission.version}", style="dim")
+    tell_training(admission, contract, carried=carried, catalog=catalog)
+    page = command("lpt report", f"{admission.name}@{admission.version}", catalog=catalog)
+    say(f"its page: {page}", style="dim")
 
 
 def show_admission(body: dict) -> None:
@@ -141,10 +143,10 @@ def show_admission(body: dict) -> None:
     disjoint((pair["a"], pair["b"], pair["by"], pair["intersection"]) for pair in body.get("disjoint") or [])
 
 
-def tell_training(admission: Admission, contract: str, *, carried: bool) -> None:
+def tell_training(admission: Admission, contract: str, *, carried: bool, catalog: Path | None) -> None:
     """The command that trains on what was admitted, where it may be trained on."""
     if admission.verdict == "reject" or admission.exit_code == 5 or contract not in TRAINED_BY:
         return
     where = f"{admission.folder}/manifest.json" if carried else f"{admission.name}@{admission.version}"
-    trained = f"lpt train {TRAINED_BY[contract]} --admitted {where}:train"
-    tell_next(f"{trained} --model MODEL --out runs/{admission.name}")
+    words = ("--admitted", f"{where}:train", "--model", "MODEL", "--out", f"runs/{admission.name}")
+    tell_next(command(f"lpt train {TRAINED_BY[contract]}", *words, catalog=catalog))

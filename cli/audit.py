@@ -21,6 +21,7 @@ from cli.attempts import (
     scores_of,
     write_scores,
 )
+from cli.next_commands import admission
 from cli.options import (
     Against,
     Benchmarks,
@@ -119,29 +120,25 @@ def audit(
     progress.close()
     if scores is not None and (sampled := report.survey.lent.sampled) is not None:
         write_scores(scores, sampled.told, scores_of(sampled))
+        scored = [str(scores)]  # what an admission reads
     show(report, rows, json=json)
     if not json and rows is None and report.verdict != "reject" and report.exit_code != 5:
-        tell_next(
-            admit_line(
-                splits, contract=contract, tokenizer=tokenizer, max_length=max_length, against=against,
-                benchmark=benchmark, seeds=seeds, previous=previous, key=key, policy=policy, languages=languages,
-                scored=scored, layout=layout, text_column=text_column,
-            )
-        )  # fmt: skip
+        typed = {
+            "contract": contract, "tokenizer": tokenizer, "max_length": max_length, "against": against,
+            "benchmark": benchmark, "seeds": seeds, "previous": previous, "key": key, "policy": policy,
+            "languages": languages, "scored": scored, "layout": layout, "text_column": text_column,
+        }  # fmt: skip
+        tell_admission(splits, typed)
     raise typer.Exit(report.exit_code)
 
 
-def admit_line(splits: Mapping[str, Sequence[str]], **options: Any) -> str:
-    """The command that admits what was audited, with the options that were typed."""
-    words = ["lpt admit NAME"]
-    for split, paths in splits.items():
-        option = split if split in ("validation", "test") else "train"
-        words += [f"--{option} {quote(path)}" for path in paths]
-    for name, value in options.items():
-        values = value if isinstance(value, list) else [] if value is None else [value]
-        if (name, value) != ("text_column", "text"):
-            words += [f"--{name.replace('_', '-')} {quote(str(each))}" for each in values]
-    return " ".join(words)
+def tell_admission(splits: Mapping[str, Sequence[str]], typed: Mapping[str, Any]) -> None:
+    """The command that admits what was audited, or why none can be pasted."""
+    line, why_none = admission(splits, typed)
+    if line:
+        tell_next(line)
+    else:
+        say(why_none, style="yellow")
 
 
 def _read(datasets: Mapping[str, Any], benchmark: list[str] | None, *others: list[str] | None) -> list[str]:

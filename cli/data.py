@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any, Literal
 
 import typer
 
 from cli.dedup import DEDUP_EXAMPLES, dedup, finish, show_dedup, show_report
 from cli.groups import Group
+from cli.next_commands import ADMITTED_AS, command
 from cli.options import CatalogDir, Inputs, Json, Layout, TextColumn, examples
 from cli.output import Progress_, disjoint, say, table
 
@@ -68,7 +68,8 @@ def split(
 
     def more() -> None:
         show_split(report.extra)
-        say(next_admit(out, report.extra["splits"], dataset.kind, "" if key == "text" else f" --key {key}"))
+        other = None if key == "text" else key
+        say(next_admit(out, report.extra["splits"], dataset.kind, key=other, catalog=catalog))
 
     finish(report, opened, more, json=json)
 
@@ -88,8 +89,11 @@ def train_first(splits: Iterable[str]) -> list[str]:
     return sorted(splits, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
-def next_admit(out: Path, splits: Iterable[str], contract: str, more: str = "") -> str:
+def next_admit(
+    out: Path, splits: Iterable[str], contract: str, *, key: str | None = None, catalog: Path | None = None
+) -> str:
     """The command that admits the files of a folder of splits; those held out of pairs have other names there."""
-    named = {"calibration": "validation", "hidden_test": "test"}
-    files = " ".join(f"--{named.get(name, name)} {quote(f'{out / name}.jsonl')}" for name in train_first(splits))
-    return f"next: lpt admit NAME --contract {contract} {files}{more}"
+    words = ["--contract", contract]
+    words += [word for name in train_first(splits) for word in (f"--{ADMITTED_AS[name]}", f"{out / name}.jsonl")]
+    words += [] if key is None else ["--key", key]
+    return f"next: {command('lpt admit NAME', *words, catalog=catalog)}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from cli.attempts import check_scores, write_scores
+from cli.next_commands import command
 from cli.options import CatalogDir, Json, Seed, catalog_of, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head, tell_next, waiting
 from manifests.errors import UsageError
@@ -109,8 +109,8 @@ def evaluate(
         return
     for report in reports:
         show(report)
-    page = [f"lpt report {quote(model)}"] if (Path(model) / "run.json").is_file() else []
-    tell_next(*page, "lpt sql @measures")
+    page = [command("lpt report", model, catalog=catalog)] if (Path(model) / "run.json").is_file() else []
+    tell_next(*page, command("lpt sql", "@measures", catalog=catalog))
 
 
 def _bodies(reports: Sequence[Any]) -> dict[str, Any]:

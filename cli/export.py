@@ -4,11 +4,11 @@ model with its head."""
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any, Literal
 
 import typer
 
+from cli.next_commands import command
 from cli.options import CatalogDir, Json, Seed, catalog_of, examples
 from cli.output import as_json, say, table, tell_head, tell_next
 
@@ -66,9 +66,9 @@ def export(
         _show(made)
     tell_head(opened)
     if not json and "largest_difference" in made.body:  # a reward model
-        tell_next(f"lpt reward score FILE --model {quote(str(out))} --out scored.jsonl")
+        tell_next(command("lpt reward score FILE", "--model", out, "--out", "scored.jsonl", catalog=catalog))
     elif not json:
-        tell_next(f"lpt eval --admitted {admitted or 'NAME:test'} --model {quote(str(out))}")
+        tell_next(command("lpt eval", "--admitted", admitted or "NAME:test", "--model", out, catalog=catalog))
 
 
 def _show(made: Any) -> None:

@@ -18,9 +18,11 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As every group does, after a look for `help` and for a command that is in another group."""
+        if ctx.resilient_parsing:  # the shell completes what is not typed to the end
+            return super().resolve_command(ctx, args)
         name, rest = args[0], args[1:]
         if name in self.commands:
-            if not (isinstance(self.commands[name], TyperGroup) or ctx.resilient_parsing):
+            if not isinstance(self.commands[name], TyperGroup):
                 _check_required(self.commands[name], ctx, rest)
             return super().resolve_command(ctx, args)
         if name == "help":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
+from cli.next_commands import command, held_out
 from cli.options import CatalogDir, Json, catalog_of, examples
 from cli.output import ToldExit, as_json, data, say, table, tell_head, tell_next
-from cli.train import STOPPED, StepLine, held_out
+from cli.train import STOPPED, StepLine
 
 EXAMPLES = examples(
     "lpt train matrix --example > rank.yaml",
@@ -59,7 +59,7 @@ def matrix(
     line.close()
     if result.choice is None:
         say(f"stopped with {len(result.cells)} of {len(read.cells)} cells", style="yellow")
-        tell_next(f"lpt train matrix {quote(str(spec))} --out {quote(str(out))}")
+        tell_next(command("lpt train matrix", spec, "--out", out, catalog=catalog))
         raise ToldExit(STOPPED.get(result.stopped_by or "", 1))
     if json:
         as_json({**result.body, "object": result.object_id, "page": str(out / "matrix.md")})
@@ -70,9 +70,12 @@ def matrix(
         raise typer.Exit(REJECTED)
     if not json:
         won = next(cell for cell in result.cells if (cell.variant, cell.status) == (result.choice.winner, "done"))
-        run = quote(str(out / f"{won.variant}-seed{won.seed}"))
-        held = held_out(read.admitted, read.eval, opened)
-        tell_next(f"lpt eval --admitted {held} --model {run}", f"lpt report {run}", "lpt sql @matrices")
+        run, held = out / f"{won.variant}-seed{won.seed}", held_out(read.admitted, read.eval, opened)
+        tell_next(
+            command("lpt eval", "--admitted", held, "--model", run, catalog=catalog),
+            command("lpt report", run, catalog=catalog),
+            command("lpt sql", "@matrices", catalog=catalog),
+        )
 
 
 class CellLine:

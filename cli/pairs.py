@@ -83,7 +83,8 @@ def pairs(
             show_report(report)
             show_pairs(report.extra)
         if "splits" in reports[-1].extra:
-            say(next_admit(out, reports[-1].extra["splits"], "preference", "" if key == "math" else f" --key {key}"))
+            other = None if key == "math" else key
+            say(next_admit(out, reports[-1].extra["splits"], "preference", key=other, catalog=catalog))
     tell_head(opened)
 
 

@@ -44,9 +44,7 @@ Admitted = Annotated[
 ]
 Context = Annotated[
     int | None,
-    typer.Option(
-        "--context", min=1, help="Tokens of a row. Default: 1024; the mean of --admitted.", show_default=False
-    ),
+    typer.Option("--context", min=1, help="Tokens of a row. Default: 1024; those of --admitted.", show_default=False),
 ]
 
 Mfu = Annotated[
@@ -170,6 +168,7 @@ def compute(
     share_of_peak(mfu)
     shape, device = read_shape(model), known(gpu)
     counted = _tokens_of(admitted, model, catalog) if admitted is not None else None
+    told = None if counted is None else counted.to_json() | ({"context_of": "typed"} if context else {})
     if counted is not None:
         tokens, context = counted.tokens, context or counted.context
     if not 0 < (wanted := (tokens or 0) * epochs) < float("inf"):
@@ -181,7 +180,7 @@ def compute(
         scope="lora" if lora else "full", adapter=sum(shape.adapter_tensors(lora)) if lora else 0,
         checkpoint_every=checkpoint_every, references=forward_passes,
     )  # fmt: skip
-    report |= {"epochs": epochs, "admitted": None if counted is None else counted.to_json()}
+    report |= {"epochs": epochs, "admitted": told}
     if json:
         as_json({"model": model, **report})
     else:
@@ -308,12 +307,22 @@ def show_compute(report: dict[str, Any]) -> None:
     if (counted := report["admitted"]) is not None:
         say(
             f"{counted['ref']}: {counted['tokens']:,} tokens in {counted['rows']:,} rows, counted with "
-            f"{counted['tokenizer']}; {report['epochs']:g} epochs; rows of {report['context']:,} tokens"
+            f"{counted['tokenizer']}; {report['epochs']:g} epochs; {_context_told(report)}"
         )
         for note in counted["notes"]:
             say(note, style="yellow")
     if report["computed_again"]:
         say(f"{report['computed_again']:.0%} on top is computed again; an MFU that was measured so is lower for it")
+
+
+def _context_told(report: dict[str, Any]) -> str:
+    """The length of row that attention is counted for, and what it is the mean of."""
+    rows = f"rows of {report['context']:,} tokens"
+    return {
+        "typed": f"{rows}, as typed",
+        "token": f"{rows}, the mean over tokens, which is what attention costs",
+        "row": f"{rows}, the mean over rows: no lengths were kept, and attention costs more where they differ",
+    }[report["admitted"]["context_of"]]
 
 
 def _assumed(report: dict[str, Any]) -> str:

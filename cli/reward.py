@@ -10,6 +10,7 @@ import typer
 
 from cli.dedup import finish
 from cli.groups import Group
+from cli.next_commands import command
 from cli.options import CatalogDir, Inputs, Json, Layout, Seed, catalog_of, examples, numbers_of
 from cli.output import Progress_, as_json, say, table, tell_head, tell_next
 from manifests.errors import RefusedError, UsageError
@@ -79,9 +80,10 @@ def score(
     progress.close()
     finish(report, opened, lambda: show_scores(report.extra), json=json)
     if not (json or dry_run):
-        file = quote(str(out))
-        best = f"lpt data dedup {file} --keep quality:{column} --out best{out.suffix}"
-        tell_next(f"lpt admit NAME --contract preference --train {file}" if dataset.kind == "preference" else best)
+        words = ("--keep", f"quality:{column}", "--out", f"best{out.suffix}")
+        best = command("lpt data dedup", out, *words, catalog=catalog)
+        admit = command("lpt admit NAME --contract preference", "--train", out, catalog=catalog)
+        tell_next(admit if dataset.kind == "preference" else best)
 
 
 def show_scores(told: dict[str, Any]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
+from cli.next_commands import command
 from cli.output import Progress_, say, shown, table, waiting
 from lpt_data.report.words import duration
 
@@ -130,17 +130,16 @@ def show_run(body: dict[str, Any], told: Sequence[str] = ()) -> None:
     say(f"run {body['run_id']} {body['status']}  checkpoint {checkpoint.get('path', 'none')}")
 
 
-def after(body: dict[str, Any], held_out: str) -> list[str]:
+def after(body: dict[str, Any], held_out: str, catalog: Path | None = None) -> list[str]:
     """What to type after a run: its measurement on a split that did not train it, its weights for others, its page."""
     folder = Path(body["metrics_path"]).parent
-    run, model = quote(str(folder)), str(body["model"]["name"])
-    weights = f"lpt export {run} --out {quote(f'{folder}-export')}"
-    if body["algorithm"] == "reward":
-        return [f"lpt reward score FILE --model {run} --out scored.jsonl", weights, f"lpt report {run}"]
-    if body["config"]["lora"]["use_peft"]:
-        weights += " --merge"
-    base = quote(f"{folder}/tiny" if model == "tiny" else model)
-    return [f"lpt eval --admitted {held_out} --model {run} --baseline {base}", weights, f"lpt report {run}"]
+    reward, model = body["algorithm"] == "reward", str(body["model"]["name"])
+    base = f"{folder}/tiny" if model == "tiny" else model
+    merge = ["--merge"] if body["config"]["lora"]["use_peft"] and not reward else []  # its head is always merged
+    score = command("lpt reward score FILE", "--model", folder, "--out", "scored.jsonl", catalog=catalog)
+    measure = command("lpt eval", "--admitted", held_out, "--model", folder, "--baseline", base, catalog=catalog)
+    weights = command("lpt export", folder, "--out", f"{folder}-export", *merge, catalog=catalog)
+    return [score if reward else measure, weights, command("lpt report", folder, catalog=catalog)]
 
 
 def show_reward_model(measured: dict[str, Any], body: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +9,7 @@ import typer
 
 from cli.audit import verifiers
 from cli.dedup import finish
+from cli.next_commands import command
 from cli.options import CatalogDir, Inputs, Json, examples
 from cli.output import Progress_, say, table, tell_next
 
@@ -84,10 +84,10 @@ def synth(
             catalog=opened, progress=progress, dry_run=dry_run, references=pinned,
         )  # fmt: skip
     progress.close()
-    finish(report, opened, lambda: show_synth(report.extra, out), json=json)
+    finish(report, opened, lambda: show_synth(report.extra, out, catalog), json=json)
 
 
-def show_synth(extra: dict[str, Any], out: Path) -> None:
+def show_synth(extra: dict[str, Any], out: Path, catalog: Path | None = None) -> None:
     """What became of the answers, and the pass rate of each source with its interval and the band of 20 to 40 %."""
     table(["answers", "n"], list(extra["answers"].items()))
     table(
@@ -101,4 +101,4 @@ def show_synth(extra: dict[str, Any], out: Path) -> None:
     say(f"prompts by their pass rate, from: {tenths}")
     for what, n in extra["unscored"].items():
         say(f"{n:,} answers could not be scored: {what}", style="yellow")
-    tell_next(f"lpt admit NAME --contract synthetic --train {shlex.quote(str(out))}")
+    tell_next(command("lpt admit NAME --contract synthetic", "--train", out, catalog=catalog))

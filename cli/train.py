@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from cli.groups import Group
+from cli.next_commands import command, held_out
 from cli.options import CatalogDir, ConfigFile, Json, Set, Typed, catalog_of, examples, typed_settings
 from cli.output import ToldExit, as_json, say, table, tell_head, tell_next, waiting
 from cli.processes import one_voice
@@ -293,8 +293,8 @@ def _train(
             show_run(result.to_json(), line.told)
         tell_head(opened)
         if result.body["status"] == "done" and not json:
-            tell_next(*after(result.to_json(), held_out(admitted, eval_split, opened)))
-        if (code := exit_code(result.body)) and talks:  # the end of the others, in order as well, is 0
+            tell_next(*after(result.to_json(), held_out(admitted, eval_split, opened), catalog))
+        if (code := exit_code(result.body, catalog)) and talks:  # the end of the others, in order as well, is 0
             raise ToldExit(code)
 
 
@@ -365,30 +365,18 @@ def _with_length(config: Any, typed: Mapping[str, object], split: Any) -> tuple[
 STOPPED = {"SIGINT": 130, "SIGTERM": 143}
 
 
-def exit_code(body: dict[str, Any]) -> int:
+def exit_code(body: dict[str, Any], catalog: Path | None = None) -> int:
     """0 for a run that is done; one that was stopped says how to go on."""
     if body["status"] == "done":
         return 0
     if body["status"] != "stopped":
         return 1
     trl = (body.get("engine") or {}).get("name") == "trl"  # which writes nothing to resume from
-    folder = shlex.quote(str(Path(body["metrics_path"]).parent))
+    folder = Path(body["metrics_path"]).parent
     say(f"stopped after step {body['steps']:,}", style="yellow")
-    new = f"--engine trl --model {folder} --admitted NAME:train --out NEW"
-    tell_next(f"lpt train {body['algorithm']} {new if trl else f'--resume {folder}'}")
+    new = ("--engine", "trl", "--model", folder, "--admitted", "NAME:train", "--out", "NEW")
+    tell_next(command(f"lpt train {body['algorithm']}", *(new if trl else ("--resume", folder)), catalog=catalog))
     return STOPPED.get(body["stopped_by"], 1)
-
-
-def held_out(admitted: str | None, eval_split: str | None, catalog: Any) -> str:
-    """A split to measure a run on: one of its manifest that it was not trained on, where there is one."""
-    from manifests.admission import load_manifest, parse_split_ref
-
-    if admitted is None:
-        return eval_split or "NAME:test"
-    manifest, trained = parse_split_ref(admitted)
-    there = load_manifest(catalog, manifest).body["splits"]
-    held = next((name for name in ("test", "hidden_test", "validation") if name in there), None)
-    return f"{manifest}:{held}" if held else eval_split or f"{manifest}:{trained}"
 
 
 def load(admitted: str | None, unadmitted: Path | None, contract: str, catalog: Any) -> Any:

@@ -31,6 +31,7 @@ BATCH = 4096  # rows held as Python objects at a time
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _REF = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:@(?P<version>[0-9]{1,9}))?")
 _LONGEST_NAME = 255  # bytes that a file system takes for one name
+_LONGEST_PATH = 4096  # and for a path, with the byte that ends it
 _VERDICTS = ("accept", "tune", "reject")
 _TOKENIZED = ("tokens", "rows", "supervised", "truncated_rows")
 _STATUSES = ("pass", "warn", "fail", "error", "skipped")
@@ -105,7 +106,7 @@ def load_manifest(catalog: Catalog | None, ref: str | Path) -> LoadedManifest:
     """
     text = str(ref)
     path = Path(text)
-    if "\0" in text or any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts):
+    if not _can_be_there(path):
         raise BadInputError(
             "there is no manifest of that name", seen=text, next="lpt manifest list shows what there is"
         )
@@ -131,7 +132,15 @@ def load_manifest(catalog: Catalog | None, ref: str | Path) -> LoadedManifest:
 def is_path(text: str) -> bool:
     """Return whether a manifest is named by its place and not by what a catalog calls it."""
     path = Path(text)
-    return path.suffix == ".json" or path.is_file() or "/" in text or (path / "manifest.json").is_file()
+    return _can_be_there(path) and (
+        path.suffix == ".json" or path.is_file() or "/" in text or (path / "manifest.json").is_file()
+    )
+
+
+def _can_be_there(path: Path) -> bool:
+    """Return whether a file system can hold the path; one that cannot raises where it is only looked for."""
+    short = all(len(os.fsencode(part)) <= _LONGEST_NAME for part in path.parts)
+    return short and "\0" not in str(path) and len(os.fsencode(path / "manifest.json")) < _LONGEST_PATH
 
 
 def parse_split_ref(ref: str, catalog: Catalog | None = None, contract: str = "sft") -> tuple[str, str]:
@@ -139,7 +148,7 @@ def parse_split_ref(ref: str, catalog: Catalog | None = None, contract: str = "s
     it, which says the splits of a manifest, and of a file how it is admitted for the contract."""
     manifest, colon, split = ref.rpartition(":")
     path = Path(manifest if colon else ref)
-    if "\0" not in ref and path.is_file() and path.suffix != ".json":
+    if is_path(str(path)) and path.is_file() and path.suffix != ".json":
         admit = f"lpt admit NAME --contract {contract} --train {quote(str(path))}"
         raise UsageError("a file is not an admitted split", seen=ref, next=f"{admit}; then NAME:train")
     if not colon or not manifest or not split or "/" in split:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lpt_train.admitted import AdmittedSplit, check_tokenizer
-from manifests.errors import UsageError
+from manifests.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from lpt_train.render import Renderer
@@ -27,22 +27,26 @@ class SplitTokens:
     rows: int
     tokenizer: str
     notes: tuple[str, ...] = ()
+    squares: int | None = None  # sum of the squared lengths of the rows; None where only their sum was kept
 
     @property
     def context(self) -> int:
-        """Tokens of a row in the mean, rounded up."""
-        return -(-self.tokens // self.rows) or 1
+        """Tokens of the row that a token is in, in the mean and rounded up: what attention costs, sum l² / sum l. The
+        mean length of a row, which is never more, where no lengths are at hand."""
+        if self.squares is None:
+            return -(-self.tokens // self.rows) or 1
+        return -(-self.squares // self.tokens) or 1
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        return asdict(self)
+        return asdict(self) | {"context_of": "row" if self.squares is None else "token"}
 
 
 def split_tokens(split: AdmittedSplit, renderer: Callable[[], Renderer]) -> SplitTokens:
     """The tokens of a split; `renderer` is asked for only where they have to be counted.
 
-    Raises `UsageError` for prompts, whose run trains on what it samples, `RefusedError` where no row can be rendered or
-    the tokenizer is not the one of the admission.
+    Raises `UsageError` for prompts, whose run trains on what it samples, `RefusedError` where no row can be rendered,
+    the tokenizer is not the one of the admission, or rows were cut at a length that the manifest does not name.
     """
     if split.kind == "rlvr":
         raise UsageError(
@@ -52,6 +56,12 @@ def split_tokens(split: AdmittedSplit, renderer: Callable[[], Renderer]) -> Spli
     told = split.tokenized
     if told and told["rows"] and split.tokenizer and split.kind in ("sft", "kto"):
         cut = told["truncated_rows"]
+        if cut and type(split.max_length) is not int:
+            raise RefusedError(
+                "the manifest has rows cut at a length that it does not name",
+                seen=f"{split.ref}: truncated_rows {cut:,}, tokenizer.max_length {split.max_length}",
+                next="admit it again with --tokenizer and --max-length; or --tokens",
+            )
         notes = (f"{cut:,} rows are longer than {split.max_length:,} tokens and count as cut",) if cut else ()
         return SplitTokens(split.ref, told["tokens"], told["rows"], str(split.tokenizer.get("name")), notes)
     return _counted(split, renderer())
@@ -73,5 +83,8 @@ def _counted(split: AdmittedSplit, renderer: Renderer) -> SplitTokens:
     else:
         rendered = render_rows(split.rows(), renderer, **longest)
         rows, dropped = rendered.rows, rendered.dropped
-    tokens = sum(len(row.ids) for row in rows)
-    return SplitTokens(split.ref, tokens, len(rows), renderer.name, tuple(dropped_notes(dropped, len(rows))))
+    lengths = [len(row.ids) for row in rows]
+    notes = tuple(dropped_notes(dropped, len(rows)))
+    return SplitTokens(
+        split.ref, sum(lengths), len(rows), renderer.name, notes, squares=sum(length**2 for length in lengths)
+    )

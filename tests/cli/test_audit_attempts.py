@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 from command_line import invoke, jsonl, refused, sums
@@ -55,6 +56,19 @@ def test_a_model_attempts_a_sample_and_the_checks_say_so(rows, model, tmp_path):
     moved = jsonl(tmp_path / "moved.jsonl", [json.loads(line) for line in rows.read_text().splitlines()][::-1])
     ended = invoke(*asked(moved, model, "--scores", tmp_path / "moved.json", "--json"), cwd=tmp_path)
     assert (tmp_path / "moved.json").read_bytes() == (tmp_path / "rates.json").read_bytes()
+
+
+def test_the_admission_that_follows_takes_the_rates_that_were_sampled(rows, model, tmp_path):
+    lenient = tmp_path / "lenient.yaml"
+    lenient.write_text(
+        "name: mild\ncontract: rlvr\nchecks: [{id: rlvr.pass_rate.no_signal_share, tune: <= 0.5, required: true}]\n"
+    )
+    ended = invoke(*asked(rows, model, "--scores", "my rates.json", "--policy", lenient), cwd=tmp_path)
+    assert ended.code == 3, ended.stderr
+    [line] = [line for line in ended.stderr.splitlines() if line.startswith("next: lpt admit")]
+    assert "--scored 'my rates.json'" in line
+    admitted = invoke(*shlex.split(line)[2:], cwd=tmp_path)
+    assert admitted.code == 3, admitted.stderr
 
 
 def test_it_is_the_sampler_of_eval(place, model, tmp_path):

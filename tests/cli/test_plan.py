@@ -154,7 +154,9 @@ def test_compute_takes_the_tokens_of_an_admitted_split(place, seven, model):
     assert alone["admitted"] is None
     assert alone["gpu_hours"] == report["gpu_hours"]
     assert invoke(*line, "--model", seven, "--context", 8, "--json", cwd=place).json["context"] == 8
+    assert "8 tokens, as typed" in invoke(*line, "--model", "tiny", "--context", 8, cwd=place).said
     said = invoke(*line, "--model", "tiny", cwd=place).said
+    assert f"rows of {context} tokens, the mean over rows" in said
     assert f"chats@1:train: {counted['tokens']:,} tokens in 36 rows, counted with tiny; 3 epochs" in said
     asked = ("plan", "compute", "--model", "tiny")
     refused(invoke(*asked, "--admitted", "sums:train", cwd=place), 2, "lpt plan rollouts")
@@ -169,7 +171,10 @@ def test_a_split_without_a_count_is_counted_with_the_models_tokenizer(place, mod
     admitted = invoke("admit", "docs", "--contract", "text", "--train", tmp_path / "docs.jsonl", cwd=place)
     assert admitted.code in (0, 3), admitted.stderr
     line = ("plan", "compute", "--admitted", "docs:train", "--json")
-    assert invoke(*line, "--model", model, cwd=place).json["tokens"] == sum(range(41, 61))  # and one to stop, each
+    report = invoke(*line, "--model", model, cwd=place).json
+    assert report["tokens"] == sum(range(41, 61))  # and one to stop, each
+    assert report["context"] == math.ceil(sum(n * n for n in range(41, 61)) / sum(range(41, 61)))
+    assert "the mean over tokens" in invoke(*line[:-1], "--model", model, cwd=place).said
     (tmp_path / "own" / "config.json").write_text((model / "config.json").read_text())
     refused(invoke(*line, "--model", tmp_path / "own", cwd=place), 5, "tokenizer")
 

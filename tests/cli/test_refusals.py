@@ -285,7 +285,10 @@ def test_unknown_manifests_versions_and_splits(place, model, tmp_path):
         assert "not found" in invoke("why", "abcdef0123", cwd=place).stdout
         refused(invoke("why", "nonsense", cwd=place), 2, "nonsense")
         refused(invoke("sql", "@nonsense", cwd=place), 2, "@lost-rows")
+        for name in ("a" * 300, "a/" * 2100 + "b", "nul\0", "\u00e9" * 200 + ".json"):  # no file system takes them
+            refused(invoke("eval", "--admitted", f"{name}:train", "--model", "tiny", cwd=place), 5, name[:3])
     with unchanged(tmp_path):
+        refused(invoke("eval", "--admitted", f"{'a' * 300}:train", "--model", "tiny", cwd=tmp_path), 5, "catalog")
         for command in (("list",), ("show", "sums"), ("verify", "sums")):
             refused(invoke("manifest", *command, cwd=tmp_path), 5, "there is no catalog here")
         refused(invoke("sql", "select 1", cwd=tmp_path), 5, "there is no catalog here")

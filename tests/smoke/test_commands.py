@@ -6,6 +6,7 @@ The commands are found by walking the application: a command without an entry he
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -295,6 +296,15 @@ def test_help_is_an_option_and_a_command(capsys):
         assert said(f"help {name}") == whole
     assert said("train help") == said("train --help")
     assert said("train help sft") == said("train sft --help")
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("lpt help ", "train"), ("lpt audit ", "train"), ("lpt tr", "train")])
+def test_a_shell_can_complete_what_is_not_typed_to_the_end(tmp_path, typed, offered):
+    asked = {"_LPT_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    ran = subprocess.run(
+        [LPT], cwd=tmp_path, env=os.environ | asked, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ran.returncode, ran.stderr, offered in ran.stdout.split()) == (0, "", True)
 
 
 def test_help_and_version(tmp_path):

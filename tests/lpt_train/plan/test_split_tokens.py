@@ -23,6 +23,12 @@ def test_what_the_admission_counted_is_taken_and_nothing_is_loaded(sft_split):
     found = split_tokens(split, never)
     assert (found.tokens, found.rows, found.tokenizer, found.context) == (161, 16, "mine", 11)  # 161 / 16, rounded up
     assert found.notes == ("2 rows are longer than 20 tokens and count as cut",)
+    assert found.to_json()["context_of"] == "row"  # an admission keeps no lengths
+    unnamed = replace(split, tokenizer={"name": "mine", "fingerprint": "f"})
+    with pytest.raises(RefusedError, match="rows cut at a length") as caught:
+        split_tokens(unnamed, never)
+    assert ("truncated_rows 2" in str(caught.value.seen), "--max-length" in caught.value.next) == (True, True)
+    assert split_tokens(replace(unnamed, tokenized=told | {"truncated_rows": 0}), never).notes == ()
 
 
 def test_documents_are_counted_a_byte_a_token_and_one_to_stop(tmp_path, renderer):
@@ -31,6 +37,8 @@ def test_documents_are_counted_a_byte_a_token_and_one_to_stop(tmp_path, renderer
     split = load_split(f"{ref}:train", catalog=catalog)
     found = split_tokens(split, lambda: renderer)
     assert (found.ref, found.tokens, found.rows) == ("docs@1:train", 5 + 3 + 51, 3)
+    # Attention is paid by the token: (5² + 3² + 51²) / 59 is 44.7, where the mean row has 19.7.
+    assert (found.context, found.to_json()["context_of"]) == (45, "token")
     cut = replace(split, tokenizer={"name": "t", "fingerprint": renderer.fingerprint, "max_length": 10})
     assert split_tokens(cut, lambda: renderer).tokens == 5 + 3 + 10
     with pytest.raises(RefusedError, match="another tokenizer"):
