@@ -160,9 +160,12 @@ class Renderer:
 
     def told(self) -> dict[str, Any]:
         """What a run records of the tokenizer and of the template that rendered its conversations."""
-        found = self.training
-        read = {"training_template": f"trl/{found.name}", "training_package": found.package} if found else {}
-        return {"fingerprint": self.fingerprint, "template_sha256": self.template_sha256, **read}
+        return {"fingerprint": self.fingerprint, **self.rendering()}
+
+    def rendering(self) -> dict[str, str]:
+        """Which template renders conversations."""
+        read = {"training_template": f"trl/{self.training.name}"} if self.training else {}
+        return {"template_sha256": self.template_sha256, **read}
 
     def identity(self) -> dict[str, str]:
         """What tells apart the ids of conversations; the fingerprint holds the tokenizer's own template."""
