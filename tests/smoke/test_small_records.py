@@ -42,7 +42,7 @@ def test_the_curve_of_best_of_n_is_of_every_completion():
 
 def test_the_matrix_took_the_cheapest_within_the_band_that_passes():
     """Of the example's own specification: every cell there, means by hand, the rule applied to them again."""
-    body, spec = record("matrix-rank"), read_spec(ROOT / "examples" / "matrix" / "rank.yaml")
+    body, spec = record("matrix-rank"), read_spec(ROOT / "lpt_train" / "matrix_example.yaml")
     cells = {(cell["variant"], cell["seed"]): cell["value"] for cell in body["cells"] if cell["status"] == "done"}
     assert set(cells) == {(cell.variant, cell.seed) for cell in spec.cells}
     assert (body["band"]["size"], body["cheapest"]) == (spec.band.size, list(spec.cheapest))

@@ -126,7 +126,7 @@ def test_generation_and_training_have_an_mfu_each(config, split, tmp_path, catal
     """On a device whose peak is 1e9 operations a second."""
     made = options(config, reward="reward_functions:sometimes", beta=0.1)
     honest = Speed.__init__
-    monkeypatch.setattr(Speed, "__init__", lambda self, start, total, peak=None: honest(self, start, total, 1e9))
+    monkeypatch.setattr(Speed, "__init__", lambda self, start, total, peak=None, *more: honest(self, start, total, 1e9, *more))
     train(made, split, tmp_path / "run", catalog)
     first = metrics(tmp_path / "run")[0]
     generated, trained = (first[f"mfu_{part}"] * first[f"{part}_seconds"] for part in ("generation", "training"))
