@@ -12,7 +12,7 @@ from cli.dedup import finish
 from cli.groups import Group
 from cli.next_commands import command
 from cli.options import CatalogDir, Inputs, Json, Layout, Seed, catalog_of, examples, numbers_of
-from cli.output import Progress_, as_json, say, table, tell_head, tell_next
+from cli.output import Progress_, as_json, say, table, tell_head, tell_next, tell_notes
 from manifests.errors import RefusedError, UsageError
 
 app = typer.Typer(
@@ -73,7 +73,8 @@ def score(
 
     dataset = Source(tuple(inputs), layout).open()
     scorer = RewardModel(model, max_length=max_length, batch_size=batch_size)
-    config = RewardColumnConfig(column, scorer.digest, max_length)
+    config = RewardColumnConfig(column, scorer.digest, max_length, **scorer.renderer.rendering())
+    tell_notes(scorer)
     opened, progress = Catalog.open(catalog), Progress_()
     with memory_answered("a smaller --batch-size or --max-length"):
         report = reward_work(dataset, scorer.score, config, out).run(opened, progress, dry_run=dry_run)
@@ -130,11 +131,13 @@ def sample(
             next="--admitted of an rlvr split; rows that are there are scored by lpt reward score FILE",
         )  # fmt: skip
     scorer = RewardModel(model, max_length=max_length, batch_size=batch_size)
+    tell_notes(scorer)
     settings = {"samples": n, "prompts": prompts, "reward": reward, "temperature": temperature, "seed": seed}
     with memory_answered("a smaller --n, --max-tokens or --batch-size"):
         rows = sample_and_score(policy, split, scorer, max_completion_length=max_tokens, **settings)  # type: ignore[arg-type]
     write(out, rows)
-    told = record(opened, out, rows, split, {"policy": policy, "model": model, "max_tokens": max_tokens, **settings})
+    settings |= {"policy": policy, "model": model, "max_tokens": max_tokens, **scorer.renderer.rendering()}
+    told = record(opened, out, rows, split, settings)
     tell_head(opened)
     if json:
         as_json(told)

@@ -186,6 +186,8 @@ class RewardColumnConfig:
     column: str
     model: str  # digest of the weights
     max_length: int  # tokens of a conversation; a longer one has no reward
+    template_sha256: str = ""  # what renders conversations
+    training_template: str | None = None  # its name, where it is not the model's own
 
 
 def identity(config: Any) -> dict[str, Any]:

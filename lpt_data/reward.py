@@ -65,7 +65,8 @@ def _decide(dataset: Dataset, config: RewardColumnConfig, score: Score, progress
     record_ids[rows] = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 32)
     known = [reward for reward in found if reward is not None]
     told = {
-        "columns": names, "model": config.model, "scored": len(known), "unscored": dict(sorted(reasons.items())),
+        "columns": names, "model": config.model, "template_sha256": config.template_sha256,
+        "training_template": config.training_template, "scored": len(known), "unscored": dict(sorted(reasons.items())),
         "mean": float(np.mean(known)) if known else None, "sd": float(np.std(known)) if known else None,
         "least": min(known, default=None), "most": max(known, default=None),
     }  # fmt: skip

@@ -117,6 +117,8 @@ def likelihood(
     drawn = split if n is None else split.take(choose(range(len(split)), n, seed))
     items, measures, dropped, notes = of(subject, drawn, max_length, domain_column, watch)
     settings: dict[str, Any] = {"kind": split.kind, "max_length": max_length}
+    if split.kind != "text":
+        settings |= subject.renderer.rendering()
     if n is not None:
         settings |= {"rows": n, "seed": seed}
         notes.append(f"{n} of {len(split)} rows, drawn by seed {seed}")

@@ -19,12 +19,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from lpt_train.training_template import TrainingTemplate, digest, missing, training_template
+from lpt_train.training_template import PING, PONG, TrainingTemplate, choose, digest, missing
 from manifests.errors import BadInputError, LptError, RecordError
 
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -32,9 +33,6 @@ _PROBES = (
     "The quick brown fox.", "  two  spaces\n\n\ttab", "naïve café — “quotes”", "1234567890 3.14 -5", "日本語 中文 ไทย",
     "🙂👩‍👩‍👧", "def f(x):\n    return x+1\r\n", "e\u0301 ﬁ Ａ", "<b>tag</b> {{x}} \\n",
 )  # fmt: skip
-_PING = {"role": "user", "content": "ping"}
-_THOUGHT = {"role": "assistant", "content": "<think>\nhm\n</think>\n\npong"}
-_PONG = {"role": "assistant", "content": "pong"}
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,9 @@ class Renderer:
         self.max_length = max_length
         self.name = str(tokenizer.name_or_path)
         self.template: str | None = _template(tokenizer)
-        self.notes: list[str] = []  # what a run should say of its rendering
-        self.training = self._training() if for_training else None
+        found, notes = choose(self.template, lambda *asked, template: self._prompt_text(list(asked), None, template))
+        self.training = found if for_training else None
+        self.notes = notes if for_training else []  # what a run should say of its rendering
         self._template = self.training.text if self.training else self.template
         self.template_sha256 = digest(self._template or "")
         self.fingerprint = fingerprint(tokenizer)
@@ -73,7 +72,7 @@ class Renderer:
         self._special_text = sorted({token.content for token in special} | set(tokenizer.all_special_tokens))
         # A special token that matches after normalisation cannot be found by looking for its text.
         self._must_encode_content = any(token.normalized for token in special)
-        self.stop_ids = self._find_stop_ids() if self.template else frozenset()
+        self.stop_ids = self._find_stop_ids(found) if self.template else frozenset()
         self.history_ends = self._find_history_ends() if self.template else frozenset()
 
     def encode(self, messages: Sequence[Mapping[str, Any]], tools: str | Sequence[Any] | None = None) -> Encoded:
@@ -161,40 +160,17 @@ class Renderer:
 
     def told(self) -> dict[str, Any]:
         """What a run records of the tokenizer and of the template that rendered its conversations."""
+        return {"fingerprint": self.fingerprint, **self.rendering()}
+
+    def rendering(self) -> dict[str, str]:
+        """Which template renders conversations."""
         read = {"training_template": f"trl/{self.training.name}"} if self.training else {}
-        return {"fingerprint": self.fingerprint, "template_sha256": self.template_sha256, **read}
+        return {"template_sha256": self.template_sha256, **read}
 
     def identity(self) -> dict[str, str]:
         """What tells apart the ids of conversations; the fingerprint holds the tokenizer's own template."""
         trained = {"template": self.template_sha256} if self.training else {}
         return {"tokenizer": self.fingerprint, **trained}
-
-    def _training(self) -> TrainingTemplate | None:
-        """TRL's training template, where it opens a reply as the model's own does; notes say so, and what differs."""
-        found = training_template(self.template)
-        if found is None:
-            self.notes += [advice] if (advice := missing(self.template)) else []
-            return None
-        named = f"{found.name} of {found.package}"
-
-        def same(*messages: dict[str, Any]) -> bool:
-            own, trained = (self._prompt_text(list(messages), None, text) for text in (self.template, found.text))
-            return own == trained
-
-        if not same(_PING):
-            self.notes.append(f"{named} opens a reply otherwise than the model's own chat template, so it is not used")
-            return None
-        self.notes.append(
-            f"conversations are rendered by TRL's training template, {named} (sha256 {found.sha256[:16]}…); the model "
-            "keeps its own chat template"
-        )
-        if not (same(_PING, _PONG, _PING) and same(_PING, _THOUGHT, _PING)):
-            self.notes.append(
-                "the model's own chat template writes earlier replies otherwise than the training template, which keeps"
-                " their think-blocks: from the second reply of a conversation on, training shows the model another "
-                "history than serving will"
-            )
-        return found
 
     def _render(
         self,
@@ -256,30 +232,36 @@ class Renderer:
         if start >= stop:
             return start
         low, high = offsets[start][0], offsets[stop][0]
-        content = messages[turn].get("content")
+        content, called = messages[turn].get("content"), bool(messages[turn].get("tool_calls"))
         if not isinstance(content, str):
             return start
-        if said := content.strip():
+        if (said := content.strip()) and not called:
             tail = text[low:high].rstrip()
-            # The content ends the turn, unless a call follows; what was inserted may spell the same words before it.
+            # The content ends the turn; what was inserted may spell the same words before it.
             found = low + len(tail) - len(said) if tail.endswith(said) else text.find(said, low, high)
         else:
-            found = self._before_some_content(text, low, turn, messages, tools)
+            # Calls may stand before the content: those are the reply's own, so its place is that in a turn without any.
+            found = self._before_any_content(text, low, turn, messages, tools)
+            if said not in text[found:high]:  # what looks inserted is how the content itself begins
+                return start
         if found <= low or not text[low:found].strip():
             return start
         return next((k for k in range(start, stop) if max(offsets[k][1], offsets[k][0] + 1) > found), stop)
 
-    def _before_some_content(
+    def _before_any_content(
         self, text: str, low: int, turn: int, messages: list[dict[str, Any]], tools: list[Any] | None
     ) -> int:
-        """Where content would stand in a turn without any, behind `low`: what is written before some is before none."""
-        for said in ({**messages[turn], "content": "pong"}, _PONG):  # a template may take no words beside a call
+        """The end of what a turn begins with, behind `low`, whatever its content: two contents show what differs."""
+        for later in (messages[turn + 1 :], []):  # a template may take no result without its call
             try:
-                shown = self._render([*messages[:turn], said, *messages[turn + 1 :]], tools)[0]
+                one, other = (
+                    self._render([*messages[:turn], {"role": "assistant", "content": said}, *later], tools)[0]
+                    for said in ("pong", "42")
+                )
             except RecordError:
                 continue
-            found = shown.find("pong", low)
-            if found > low and text.startswith(shown[:found]):
+            found = len(commonprefix([one, other]))
+            if found > low and text.startswith(one[:found]):
                 return found
         return low
 
@@ -303,11 +285,17 @@ class Renderer:
                     field=field, seen=found, next="remove such rows, or write the token differently in the content",
                 )  # fmt: skip
 
-    def _find_stop_ids(self) -> frozenset[int]:
-        """What closes an assistant turn: the special token that the template puts after a probe's content."""
-        _, said, tail = self._render([_PING, _PONG], None)[0].rpartition("pong")
-        stops = self._first_special(tail) if said else frozenset()
-        if not stops:
+    def _find_stop_ids(self, helping: TrainingTemplate | None) -> frozenset[int]:
+        """What closes an assistant turn: the special token that the template puts after a probe's content.
+
+        A template may leave the last reply open, for inference alone; what closes it is then that of the training
+        template which is `helping`.
+        """
+        for template in (self._template, *([helping.text] if helping else [])):
+            _, said, tail = self._render([PING, PONG], None, template=template)[0].rpartition("pong")
+            if said and (stops := self._first_special(tail)):
+                break
+        else:
             raise LptError(
                 "the chat template does not close an assistant turn with a stop token, so the model would never stop",
                 seen=f"after the content it writes {tail!r}",
@@ -320,7 +308,7 @@ class Renderer:
     def _find_history_ends(self) -> frozenset[int]:
         """What closes a turn in front of another message where that is no stop token, but closes any message."""
         try:
-            asked, answered = self._render([_PING, _PONG, _PING], None)[0].split("pong", 1)
+            asked, answered = self._render([PING, PONG, PING], None)[0].split("pong", 1)
         except (RecordError, ValueError):  # a template that takes no such conversation, or drops the reply
             return frozenset()
         after_any = self._first_special(asked.partition("ping")[2])

@@ -108,6 +108,7 @@ def check_resume(
     as well, which `check_rates` tells when the checkpoint is read. The number of processes may change where a step
     keeps its rows: then its sums are the same up to rounding.
     """
+    _check_template(before, asked)
     then, now_ = (
         flattened(defaults or {}) | {key: body.get(key) for key in _IDENTITY}
         | {"eval split": " ".join(measured_on(body, evaluated=bool(asked.get("eval"))).values()) or None}
@@ -133,6 +134,33 @@ def check_resume(
             next="resume with the length the run started with; or start a new run with --model set to this one, or one "
             "with lr_scheduler_type=constant or warmup_stable_decay, which can be made longer",
         )
+
+
+def _check_template(before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise `RefusedError` where the tokenizer is the same and another template renders the conversations."""
+    then, now_ = (dict(body.get("tokenizer") or {}) for body in (before, asked))
+    if then.get("fingerprint") != now_.get("fingerprint") or then.get("template_sha256") == now_.get("template_sha256"):
+        return
+    package, here = ((body.get("env") or {}).get("packages", {}).get("trl") for body in (before, asked))
+    name = then.get("training_template")
+    with_it = f"TRL's training template {name}" + (f" (trl {package})" if package else "")
+    raise RefusedError(
+        f"the run was begun with {with_it}" if name else "the run was begun without TRL's training template",
+        seen="; ".join(
+            f"{told.get('training_template') or 'the chat template of the model'} "
+            f"({str(told.get('template_sha256'))[:16]}…) {when}" for told, when in ((then, "then"), (now_, "now"))
+        ),
+        next=f"{_template_again(name, package, here)}start a new run in another folder",
+    )  # fmt: skip
+
+
+def _template_again(name: str | None, package: str | None, here: str | None) -> str:
+    """What brings back the template that a run was begun with; "" where nothing does."""
+    if name is None:
+        return "resume where trl is not installed (pip uninstall trl), or "
+    if package is None:
+        return "install the version of trl that the run began with, or "
+    return "" if package == here else f"pip install 'trl=={package}', or "
 
 
 def check_rates(back: Restored, multiplier: Callable[[int], float], directory: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lpt_train.adapter_folder import read_provenance
 from lpt_train.admitted import AdmittedSplit, check_contract
 from lpt_train.answers import check_temperature, choose
 from lpt_train.models import (
@@ -36,7 +37,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class RewardModel:
-    """A reward model that is ready to score; `digest` is that of its weights."""
+    """A reward model that is ready to score; `digest` is that of its weights, `notes` what its users should hear."""
 
     def __init__(
         self, model: str, *, max_length: int = 4096, batch_size: int = 16, device: str = "auto", dtype: str = "auto"
@@ -52,6 +53,7 @@ class RewardModel:
         loaded = load_reward_model(source, dtype=place.dtype, device=place.device)
         check_vocabulary(loaded, self.renderer.tokenizer)
         self.digest = model_digest(source)
+        self.notes = self.renderer.notes_for("reward") + _template_notes(source, self.renderer)
         self._run = scoring_batch(loaded, place, max_length, pad_id(self.renderer.tokenizer))
 
     def score(self, conversations: Sequence[Messages]) -> list[tuple[float | None, str]]:
@@ -73,6 +75,18 @@ class RewardModel:
             raise RecordError("the conversation does not end with a reply", reason="no_reply", field="messages")
         encoded = fit(self.renderer.encode(messages), self.max_length, "drop")
         return Row(number, np.asarray(encoded.ids, np.int32), np.asarray(encoded.loss_mask, np.uint8))
+
+
+def _template_notes(source: str, renderer: Renderer) -> list[str]:
+    """A note where the run that made the reward model read its conversations under another template."""
+    told = (read_provenance(source) or {}).get("tokenizer") or {}
+    if told.get("fingerprint") != renderer.fingerprint or told.get("template_sha256") == renderer.template_sha256:
+        return []
+    then, now_ = (
+        f"{one.get('training_template') or 'its chat template'} ({str(one.get('template_sha256'))[:16]}…)"
+        for one in (told, renderer.told())
+    )
+    return [f"the reward model was trained under {then} and scores under {now_}: its rewards may be others"]
 
 
 def sample_and_score(

@@ -8,9 +8,13 @@ what the model says. As TRL does, a template is told by its exact text. Nothing 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
+from typing import Any
+
+from manifests.errors import RecordError
 
 _TRAINING = "_training.jinja"
 # The first digits of the sha256 of the templates of TRL 1.16 whose training template writes other text, by family: what
@@ -23,6 +27,12 @@ _HELPED = {
     "qwen3_5_think": "a4aee8afcf2e0711",
     "qwen3_6": "e84f32a23fdda276",
 }
+PING = {"role": "user", "content": "ping"}
+PONG = {"role": "assistant", "content": "pong"}
+_THOUGHT = {"role": "assistant", "content": "<think>\nhm\n</think>\n\npong"}
+_CALL = {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": {"at": "it"}}}
+_CALLED = {"role": "assistant", "content": "pong", "tool_calls": [_CALL]}
+_RESULT = {"role": "tool", "tool_call_id": "call00001", "name": "look", "content": "42"}
 
 
 @dataclass(frozen=True)
@@ -47,9 +57,47 @@ def training_template(template: str | None) -> TrainingTemplate | None:
     for path in sorted(folder.glob(f"*{_TRAINING}")):
         stock = path.with_name(path.name.removesuffix(_TRAINING) + ".jinja")
         if stock.is_file() and stock.read_text(encoding="utf-8") == template:
-            package = f"trl {metadata.version('trl')}"
-            return TrainingTemplate(path.stem, path.read_text(encoding="utf-8"), package)
+            return TrainingTemplate(path.stem, path.read_text(encoding="utf-8"), f"trl {_version()}")
     return None
+
+
+def choose(template: str | None, prompt: Callable[..., str]) -> tuple[TrainingTemplate | None, list[str]]:
+    """The training template where it opens every reply as the model's own does, and what a run should say of that.
+
+    `prompt(*messages, template=)` is the text that asks for the next reply; it raises `RecordError` where a template
+    refuses the messages.
+    """
+    found = training_template(template)
+    if found is None:
+        return None, [advice] if (advice := missing(template)) else []
+    named = f"{found.name} of {found.package}"
+
+    def both(*messages: dict[str, Any]) -> tuple[str, str]:
+        return prompt(*messages, template=template), prompt(*messages, template=found.text)
+
+    def same(*messages: dict[str, Any]) -> bool:
+        own, trained = both(*messages)
+        return own == trained
+
+    if not same(PING):
+        return None, [f"{named} opens a reply otherwise than the model's own chat template, so it is not used"]
+    try:
+        own, trained = (text.rpartition("pong")[2] for text in both(PING, _CALLED, _RESULT))
+    except RecordError:  # a template that takes no results of calls
+        own = trained = ""
+    if own != trained:
+        return None, [f"{named} writes what follows a tool call otherwise than the model's own, so it is not used"]
+    notes = [
+        f"conversations are rendered by TRL's training template, {named} (sha256 {found.sha256[:16]}…); the model "
+        "keeps its own chat template"
+    ]
+    if not (same(PING, PONG, PING) and same(PING, _THOUGHT, PING)):
+        notes.append(
+            "the model's own chat template writes earlier replies otherwise than the training template, such as their "
+            "think-blocks: from the second reply of a conversation on, training shows the model another history than "
+            "serving will"
+        )
+    return found, notes
 
 
 def missing(template: str | None) -> str:
@@ -66,6 +114,13 @@ def digest(template: str) -> str:
 
 
 def _folder() -> Path | None:
-    found = util.find_spec("trl")
+    found = util.find_spec("trl") if _version() else None
     places = [Path(place) / "chat_templates" for place in (found.submodule_search_locations or ())] if found else []
     return next((place for place in places if place.is_dir()), None)
+
+
+def _version() -> str | None:
+    try:
+        return metadata.version("trl")
+    except metadata.PackageNotFoundError:  # a folder of that name is no installed package
+        return None

@@ -50,6 +50,7 @@ def test_a_column_is_added_and_nothing_else_is_changed(folder):
     assert all(isinstance(row["reward"], float) for row in after)
     assert done.json["rows_in"] == done.json["rows_out"] == done.json["scored"] == 5
     assert done.json["mean"] == pytest.approx(sum(row["reward"] for row in after) / 5)
+    assert len(done.json["template_sha256"]) == 64
     again = invoke("reward", "score", "chats.jsonl", "--model", "rm", "--out", "scored.jsonl", "--json", cwd=folder)
     assert again.json["reused"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -40,6 +41,16 @@ def plain_nll(subject, messages):
     with torch.no_grad():
         logp = torch.log_softmax(subject.model(ids).logits[0].double(), -1)
     return -sum(float(logp[at - 1, encoded.ids[at]]) for at, counts in enumerate(encoded.loss_mask) if counts)
+
+
+def test_an_evaluation_says_which_template_rendered_it_and_compares_with_another(subject, tmp_path):
+    split = split_of(tmp_path / "a.jsonl", chats(4), "sft")
+    found = likelihood(subject, split)
+    assert found.to_json()["template_sha256"] == subject.renderer.template_sha256
+    other = replace(found, settings={**found.settings, "template_sha256": "0", "training_template": "trl/x"})
+    assert compare(found, other)[0]["loss"].difference == 0
+    text = likelihood(subject, split_of(tmp_path / "t.jsonl", [{"text": "a b"}, {"text": "c"}], "text"))
+    assert "template_sha256" not in text.settings
 
 
 def test_losses_are_those_of_each_row_alone(subject, tmp_path):

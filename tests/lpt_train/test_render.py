@@ -200,6 +200,28 @@ def test_a_reply_without_content_has_no_inserted_think_block_either(inserting):
     assert supervised(inserting, messages)[0] == "so{call}<|im_end|>"
 
 
+@pytest.mark.parametrize(
+    "reply", ["think", "</think>", "{c", "<think>\nhm\n</think>\n\nyes", "<think>\n\n</think>\n\nyes"]
+)
+def test_content_beside_a_call_is_looked_for_behind_what_was_inserted(inserting, reply):
+    messages = [*chat("q"), {"role": "assistant", "content": reply, "tool_calls": [CALL]}, *chat("q", "yes")]
+    assert supervised(inserting, messages) == [reply + "{call}<|im_end|>", "yes<|im_end|>"]
+
+
+@pytest.mark.parametrize("content", [None, "", "I look.", "add", "{", "{call: add}"])
+@pytest.mark.parametrize("block", ["", "<think>\n\n</think>\n\n"])
+@pytest.mark.parametrize("marked", [True, False])
+def test_calls_that_stand_before_the_content_are_supervised(content, block, marked):
+    call = "{% for c in message.tool_calls or [] %}{{ '{call: ' + c.function.name + '}' }}{% endfor %}"
+    template = MARKED_THINKING.replace("{{ '<think>\n\n</think>\n\n' }}", "{{ '" + block + "' }}" + call)
+    template = template.replace("{% if message.tool_calls %}{{ '{call}' }}{% endif %}", "")
+    if not marked:
+        template = template.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    renderer = Renderer(bpe(template, ["<|im_start|>", "<|im_end|>"], eos="<|im_end|>", lines=True))
+    messages = [*chat("q"), {"role": "assistant", "content": content, "tool_calls": [CALL, CALL]}, *chat("q", "yes")]
+    assert supervised(renderer, messages) == ["{call: add}" * 2 + (content or "") + "<|im_end|>", "yes<|im_end|>"]
+
+
 def test_a_template_that_takes_no_words_beside_a_call_is_looked_through_as_well():
     strict = (
         "{% for m in messages %}{% if m.tool_calls and m.content %}{{ raise_exception('both') }}{% endif %}{% endfor %}"

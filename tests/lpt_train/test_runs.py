@@ -146,6 +146,28 @@ def test_a_resume_may_change_what_is_watched_and_nothing_else(tmp_path, sft_spli
         check_resume(body, body | {"model": {**body["model"], "digest": "e"}})
 
 
+def test_a_resume_under_another_template_names_it_and_what_to_do(tmp_path, sft_split, tiny):
+    def under(version: str | None, **more: str):
+        told = {"env": {"packages": {"trl": version} if version else {}}}
+        return body | told | {"tokenizer": TOKENIZER | more}
+
+    body = create(tmp_path / "run", sft_split, tiny).body
+    trained = {"training_template": "trl/qwen3_training", "template_sha256": "u" * 64}
+    check_resume(under("1.16.0", **trained), under("1.17.0", **trained))  # the same text from another version
+    without = pytest.raises(RefusedError, check_resume, under(None), under("1.16.0", **trained)).value
+    assert without.what == "the run was begun without TRL's training template"
+    assert without.seen == f"the chat template of the model (t…) then; trl/qwen3_training ({'u' * 16}…) now"
+    assert "pip uninstall trl" in without.next
+    for now_ in (under(None), under("1.17.0", **trained | {"template_sha256": "v"})):
+        begun = pytest.raises(RefusedError, check_resume, under("1.16.0", **trained), now_).value
+        assert begun.what == "the run was begun with TRL's training template trl/qwen3_training (trl 1.16.0)"
+        assert begun.next == "pip install 'trl==1.16.0', or start a new run in another folder"
+    unused = pytest.raises(RefusedError, check_resume, under("1.16.0", **trained), under("1.16.0")).value
+    assert unused.next == "start a new run in another folder"
+    with pytest.raises(RefusedError, match="another tokenizer"):
+        check_resume(under(None), under(None, fingerprint="g"))
+
+
 def test_a_resume_measures_on_the_same_split(tmp_path, sft_split, tiny):
     """One curve and one early stopping have one split; what an older record does not say is another one."""
     first, other = ({"ref": name, "content_root": name * 64} for name in "ab")

@@ -17,11 +17,21 @@ from lpt_train.render import Renderer
 from lpt_train.render_pairs import render_pairs
 from lpt_train.sft import train
 from lpt_train.tiny import make_tiny
-from manifests.errors import RecordError
+from manifests.errors import LptError, RecordError
 
 trl = pytest.importorskip("trl", reason="TRL, whose templates these are, is not installed")
 FOLDER = Path(trl.__file__).parent / "chat_templates"
-SPECIAL = ["<|return|>", "<|end|>", "<end_of_turn>", "<|eot_id|>", "<｜end▁of▁sentence｜>"]
+SPECIAL = [
+    "<|user|>",
+    "<|turn>",
+    "<turn|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|return|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|eot_id|>",
+    "<｜end▁of▁sentence｜>",
+]
 THOUGHTS = chat("a?", "<think>\nhm\n</think>\n\nfirst", "b?", "second")
 PLAIN = chat("a?", "one", "b?", "two")
 
@@ -158,12 +168,53 @@ def test_history_that_serving_writes_otherwise_is_said_and_equal_history_is_not(
 
 def test_a_training_template_that_opens_a_reply_otherwise_is_not_used(spoken, monkeypatch):
     other = templates.TrainingTemplate("x_training", text_of("qwen3_5_think_training"), "trl 9")
-    monkeypatch.setattr("lpt_train.render.training_template", lambda template: other)
+    monkeypatch.setattr("lpt_train.training_template.training_template", lambda template: other)
     renderer = Renderer(spoken("qwen3"))
     assert renderer.training is None
     assert renderer.notes == [
         "x_training of trl 9 opens a reply otherwise than the model's own chat template, so it is not used"
     ]
+
+
+@pytest.mark.parametrize("content", [None, "", "I look."])
+def test_calls_that_a_template_writes_before_the_content_are_supervised(spoken, content):
+    call = {"type": "function", "function": {"name": "look", "arguments": '{"at": "it"}'}}
+    renderer = Renderer(spoken("gemma4_v2"))
+    messages = [*PLAIN[:1], {"role": "assistant", "content": content, "tool_calls": [call]}]
+    written = '<|tool_call>call:look{at:<|"|>it<|"|>}<tool_call|>'
+    assert runs(renderer, messages) == [f"{written}{content or ''}<turn|>"]
+
+
+def test_a_training_template_that_writes_results_of_calls_otherwise_is_not_used(spoken):
+    renderer = Renderer(spoken("cohere2"))
+    assert renderer.training is None
+    (note,) = renderer.notes
+    assert note.startswith("cohere2_training of trl ")
+    assert note.endswith("writes what follows a tool call otherwise than the model's own, so it is not used")
+    assert "chat template" in Renderer(spoken("cohere")).notes[0]  # takes no such results, and is used
+
+
+def test_the_stop_of_a_template_that_leaves_the_last_reply_open_is_that_of_the_training_template(spoken, monkeypatch):
+    own = Renderer(spoken("glm4moe"), for_training=False)
+    assert (own.training, own.notes) == (None, [])
+    assert {own.decode([i]) for i in own.stop_ids} == {"<|user|>", "<|im_end|>"}
+    assert own.stop_ids == Renderer(spoken("glm4moe")).stop_ids
+    served = spoken("glm4moe").apply_chat_template(THOUGHTS[:3], tokenize=False, add_generation_prompt=True)
+    assert own.decode(own.encode_prompt(THOUGHTS[:3])) == served
+    monkeypatch.setattr(templates.util, "find_spec", lambda name: None)
+    with pytest.raises(LptError, match="never stop") as error:
+        Renderer(spoken("glm4moe"), for_training=False)
+    assert "pip install 'lpt[trl]'" in error.value.next
+
+
+def test_a_folder_named_trl_that_is_no_installed_package_has_no_templates(spoken, monkeypatch):
+    def absent(name: str) -> str:
+        raise templates.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(templates.metadata, "version", absent)
+    renderer = Renderer(spoken("qwen3"))
+    assert renderer.training is None
+    assert "pip install 'lpt[trl]'" in renderer.notes[0]
 
 
 def test_markers_alone_change_no_token(spoken, monkeypatch):

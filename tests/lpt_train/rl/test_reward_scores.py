@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from rl_cases import problem, split_of
@@ -65,6 +66,22 @@ def test_from_sampling_to_the_curve(rows, tiny, split, reward_folder, tmp_path):
     assert body["completions"] == 12
     assert body["tainted"]  # these rows were not admitted
     assert body["parents"] == []
+
+
+def test_a_reward_model_that_was_trained_under_another_template_says_so(tiny, reward_folder, tmp_path):
+    shutil.copytree(reward_folder, tmp_path / "rm")
+    told = RewardModel(str(reward_folder)).renderer.told()
+    for recorded, count in ((told, 0), (told | {"template_sha256": "0" * 64}, 1), ({}, 0)):
+        (tmp_path / "rm" / "lpt.json").write_text(json.dumps({"tokenizer": recorded}))
+        notes = RewardModel(str(tmp_path / "rm")).notes
+        assert len(notes) == count
+    (tmp_path / "rm" / "lpt.json").write_text(json.dumps({"tokenizer": told | {"training_template": "trl/x"}}))
+    assert RewardModel(str(tmp_path / "rm")).notes == []  # the name is not what counts
+    other = told | {"training_template": "trl/x", "template_sha256": "0" * 64}
+    (tmp_path / "rm" / "lpt.json").write_text(json.dumps({"tokenizer": other}))
+    (note,) = RewardModel(str(tmp_path / "rm")).notes
+    assert "was trained under trl/x (0000000000000000…)" in note
+    assert f"scores under its chat template ({told['template_sha256'][:16]}…)" in note
 
 
 def test_one_sample_or_no_temperature_is_no_choice(tiny, split, reward_folder):
