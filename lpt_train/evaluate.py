@@ -135,9 +135,9 @@ _WRITTEN = {"max_completion_length": "--max-tokens", "batch_size": "--batch-size
 _READ = {"max_length": "--max-length", "domain_column": "--domain-column"}
 
 
-def check_options(splits: Sequence[AdmittedSplit], options: EvalOptions) -> None:
+def check_options(splits: Sequence[AdmittedSplit], options: EvalOptions, *, block: str = "") -> None:
     """Raise `UsageError` for an option that no split reads or that cannot be, and for more items than a split has,
-    before a model is read."""
+    before a model is read. Options of a `block` of a specification are named as they stand there."""
     ways = {way for split in splits for way in _ways(split, options)}
     unread: dict[str, dict[str, str]] = {}
     if answers not in ways:
@@ -151,7 +151,8 @@ def check_options(splits: Sequence[AdmittedSplit], options: EvalOptions) -> None
     if likelihood not in ways:
         unread["losses are measured on sft, text and preference splits"] = _READ
     for why, names in unread.items():
-        typed = [flag for name, flag in names.items() if getattr(options, name) != getattr(EvalOptions, name)]
+        given = [name for name in names if getattr(options, name) != getattr(EvalOptions, name)]
+        typed = [f"{block}.{name}" if block else names[name] for name in given]
         if typed:
             raise UsageError(
                 f"{typed[0]} does nothing here: {why}",

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import platform
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from manifests.errors import LptError
 
-_PACKAGES = ("torch", "transformers", "peft", "trl", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb")
+_PACKAGES = (
+    "torch", "transformers", "peft", "trl", "tokenizers", "safetensors", "numpy", "pyarrow", "duckdb", "bitsandbytes",
+)  # fmt: skip
 
 
 def env() -> dict[str, Any]:
@@ -42,6 +47,16 @@ def own_version() -> str:
         return metadata.version("lpt")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+@functools.cache
+def sources_sha256(folder: Path = Path(__file__).parent) -> str:
+    """The digest of the Python sources of this package, names included: a version lasts while they change."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        source = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{len(source)}\0".encode() + source)
+    return digest.hexdigest()
 
 
 def ran_out(error: BaseException) -> bool:

@@ -23,8 +23,8 @@ from lpt_train.admitted import AdmittedSplit, check_contract, check_trains, kind
 from lpt_train.algorithms import ALGORITHMS, config_of
 from lpt_train.config import flattened, to_mapping
 from lpt_train.early_stop import check_patience
-from lpt_train.evaluate import EvalOptions, check_options
-from lpt_train.matrix_cell import CellProcess, CellTask, keep_values, kept_values
+from lpt_train.evaluate import check_options
+from lpt_train.matrix_cell import CellProcess, CellTask, keep_values, kept_values, probe_options
 from lpt_train.matrix_choice import CellResult, Choice, choose
 from lpt_train.matrix_page import page
 from lpt_train.matrix_spec import Cell, MatrixSpec
@@ -276,7 +276,7 @@ def _splits(spec: MatrixSpec, catalog: Catalog) -> _Splits:
     if splits.eval is not None:
         check_contract(splits.eval, spec.algorithm)
     if splits.probe is not None:
-        check_options([splits.probe], EvalOptions(**{n: v for n, v in spec.probe.items() if n != "admitted"}))
+        check_options([splits.probe], probe_options(spec.probe, splits.probe), block="probe")
     for cell in spec.cells:
         check_patience(config_of(spec.algorithm, cell.options).run, splits.eval)
     return splits

@@ -139,6 +139,13 @@ def run_cell(task: CellTask, tell: Tell) -> dict[str, Any]:
     return values
 
 
+def probe_options(asked: Mapping[str, Any], split: AdmittedSplit) -> EvalOptions:
+    """What an evaluation of the probed split is asked: without the length of answers where the latency alone has it."""
+    answered = split.kind == "rlvr" or (split.kind == "sft" and asked.get("match") is not None)
+    timed = () if answered or split.kind == "text" else ("max_completion_length",)
+    return EvalOptions(**{name: value for name, value in asked.items() if name not in ("admitted", *timed)})
+
+
 def probe(model: Path, asked: Mapping[str, Any], catalog: Catalog) -> dict[str, float]:
     """What `lpt eval` measures of the cell's model on the probed split, and the seconds that one answer takes.
 
@@ -147,7 +154,7 @@ def probe(model: Path, asked: Mapping[str, Any], catalog: Catalog) -> dict[str, 
     """
     options = {name: value for name, value in asked.items() if name != "admitted"}
     split = load_split(str(asked["admitted"]), catalog=catalog)
-    (report,) = evaluate_splits([str(model)], [split], EvalOptions(**options), catalog=catalog)
+    (report,) = evaluate_splits([str(model)], [split], probe_options(asked, split), catalog=catalog)
     found = {
         f"probe.{measure.name}": measure.value
         for evaluation in report.found[str(model)]

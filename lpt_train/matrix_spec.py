@@ -29,6 +29,7 @@ from typing import Any
 import yaml
 
 from lpt_train.algorithms import ALGORITHMS, config_of
+from lpt_train.config_unread import check_read
 from lpt_train.matrix_names import check_names
 from manifests.errors import NOT_GIVEN, BadInputError, UsageError
 from manifests.policy import Policy, parse_policy
@@ -194,13 +195,18 @@ def _cells(
         for name, options in variants.items():
             cell = Cell(name, seed, {**start, **base, **options, "seed": seed})
             try:
-                config_of(algorithm, cell.options)
+                config = config_of(algorithm, cell.options)
+                check_read(config, _bare(options), _bare(base), evaluated=body.get("eval") is not None)
             except UsageError as error:
                 raise UsageError(
                     f"variant {name}: {error.what}", seen=error.seen or NOT_GIVEN, next=error.next
                 ) from error
             cells.append(cell)
     return tuple(cells)
+
+
+def _bare(options: Mapping[str, Any]) -> set[str]:
+    return {name.rpartition(".")[2] for name in options if isinstance(name, str)}
 
 
 def _variants(value: Any) -> dict[str, dict[str, Any]]:

@@ -95,10 +95,15 @@ class MicroBatch:
     def program(self) -> dict[str, Any]:
         """What decides how a value is rounded, besides weights and rows: two runs that agree in it agree to the bit."""
         device, work = self.place.device, getattr(self.memory, "work", None)
-        cuda = device.type == "cuda"
+        cuda, matmul = device.type == "cuda", torch.backends.cuda.matmul
+        reduced = (
+            matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction,
+            matmul.allow_fp16_reduced_precision_reduction,
+        )  # fmt: skip
         return {
             "way": self.way, "dtype": str(self.place.dtype), "chunk": self.chunk, "sharding": self.ranks.sharding,
-            "filled": str(self._filled) if self._compiled else "",
+            "filled": str(self._filled) if self._compiled else "", "plain": str(self._plain),
+            "matmul": [torch.get_float32_matmul_precision(), *(map(str, reduced) if cuda else ())],
             "recomputed": [self.offload_activations, getattr(work, "checkpoint_every", 0)],
             "device": torch.cuda.get_device_name(device) if cuda else torch.backends.cpu.get_cpu_capability(),
             "threads": 0 if cuda else torch.get_num_threads(),

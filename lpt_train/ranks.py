@@ -192,13 +192,18 @@ def _buckets(gradients: Sequence[torch.Tensor]) -> list[_Bucket]:
 
 
 def fetched(values: Mapping[str, Number]) -> dict[str, float]:
-    """The values of numbers: those on a device come in one transfer, so that the host waits for it once."""
-    there = {name: value.detach() for name, value in values.items() if isinstance(value, torch.Tensor)}
-    if not there:
-        return {name: float(value) for name, value in values.items()}
-    device = next(iter(there.values())).device
-    line = torch.stack([value.to(device, torch.float64).reshape(()) for value in there.values()])
-    return {name: float(value) for name, value in (dict(values) | dict(zip(there, line.tolist(), strict=True))).items()}
+    """The values of numbers: those on a device come in one transfer, so that the host waits for it once.
+
+    What lies on the host is read there, which is no wait: collecting the others beside it would be one for each.
+    """
+    tensors = {name: value.detach() for name, value in values.items() if isinstance(value, torch.Tensor)}
+    device = next((value.device for value in tensors.values() if value.device.type != "cpu"), torch.device("cpu"))
+    there = {name: value for name, value in tensors.items() if value.device.type == device.type}
+    found = dict(values)
+    if there:
+        line = torch.stack([value.to(device, torch.float64).reshape(()) for value in there.values()])
+        found |= dict(zip(there, line.tolist(), strict=True))
+    return {name: float(value) for name, value in found.items()}
 
 
 def launched() -> int:

@@ -6,6 +6,8 @@ time: the row of a completion, or the two rows of a pair (`R` rows each).
 They are kept in the catalog's `references/` under the digest of what they were computed from and how: a resumed run
 finds its own there, and a run with another loss, beta or rate those of an earlier one. Where the catalog takes no
 files they lie in the run's folder. What was used last is kept, up to `KEPT_BYTES`; what is gone is computed again.
+
+The folder is trusted as the catalog is: the digests find damage, not somebody who may write there.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from lpt_train.machine import env
+from lpt_train.machine import env, sources_sha256
 from lpt_train.micro_batch import BLANK, MicroBatch
 from lpt_train.packing import Row
 from lpt_train.runs import Run
@@ -32,6 +36,7 @@ from manifests.files import FILE, make_folder, sweep_killed, write_atomic
 Items = Sequence[Sequence[Row]]
 Score = Callable[[Sequence[Row]], torch.Tensor]
 KEPT_BYTES = 2**30  # of all references of a catalog: some 50 million rows
+_VALUE = 26  # bytes of a float32 value as JSON has it, and what stands between two
 _PACKAGES = ("torch", "transformers", "peft")  # another version may round otherwise
 
 
@@ -42,10 +47,16 @@ def reference_logprobs(
     found = np.zeros((len(items), len(items[0])), np.float32)
     blank, ranks = [BLANK] * len(items[0]), run_micro_batch.ranks
     parts = ranks.deal(batched(needed, size), [])
-    rows = ([row for i in part for row in items[i]] or blank for part in parts)
-    for done, (part, sums) in enumerate(zip(parts, run_micro_batch.start_logprobs(rows, score), strict=True), 1):
+
+    def rows() -> Iterator[Sequence[Row]]:
+        """The rows of each batch: the next is asked for once the one before it has been computed."""
+        for done, part in enumerate(parts):
+            run_micro_batch.watch(done, len(parts), "batches of the reference")
+            yield [row for i in part for row in items[i]] or blank
+        run_micro_batch.watch(len(parts), len(parts), "batches of the reference")
+
+    for part, sums in zip(parts, run_micro_batch.start_logprobs(rows(), score), strict=True):
         found[list(part)] = sums.view(-1, len(blank)).numpy()[: len(part)]
-        run_micro_batch.watch(done, len(parts), "batches of the reference")
     return ranks.total(found)
 
 
@@ -73,11 +84,36 @@ def kept_reference(
         kept = found[list(needed)]
         digest = values_sha256(kept)  # the key is asked again: computing may have fallen to another way of running
         now = key()
-        told = {"sha256": digest, "key": now, "rows": kept.size, "reused": reused}
-        run.body.setdefault("reference", {})[name] = told
+        told: dict[str, Any] = {"sha256": digest, "key": now, "rows": kept.size, "reused": reused}
         where = "reused from an earlier run" if reused else _keep(run, now, kept, digest)
+        begun = run.body.setdefault("reference", {}).get(name)  # of the run that is resumed
+        if begun is not None:
+            told = _gone_on(begun, told, kept)
+            if "resumed_with" not in told:
+                where = "those that the run began with" if reused else where
+            elif told["resumed_with"]["sha256"] == digest:
+                run.notes.append(
+                    f"the log-probs of the reference, {name}, differ from those the run began with (sha256 "
+                    f"{begun['sha256'][:16]}): other threads, GPU, options, versions or sources round otherwise"
+                )
+        run.body["reference"][name] = told
         run.notes.append(f"reference log-probs, {name}: {kept.size:,} rows, {where} (sha256 {digest[:16]})")
     return found
+
+
+def _gone_on(begun: dict[str, Any], told: dict[str, Any], kept: np.ndarray) -> dict[str, Any]:
+    """What the record of a resumed run says of its reference; `resumed_with` is there where values took another's
+    place.
+
+    A run that was made longer reads more rows, the first of which are those that it began with; of one that was made
+    shorter the others cannot be compared.
+    """
+    items = begun["rows"] // kept.shape[1]
+    if items > len(kept):
+        return begun
+    if values_sha256(kept[:items]) == begun["sha256"]:
+        return {**told, "reused": begun["reused"]}
+    return {**begun, "resumed_with": told}
 
 
 def values_sha256(logps: np.ndarray) -> str:
@@ -88,11 +124,12 @@ def values_sha256(logps: np.ndarray) -> str:
 def _key(run: Run, run_micro_batch: MicroBatch, rows: str, size: int, score: str) -> str:
     """The digest of what the values depend on: model and adapter, rows and how they are cut, and the program."""
     config, machine = run.body["config"], env()
+    names = (*_PACKAGES, "bitsandbytes") if config["lora"]["load_in_4bit"] else _PACKAGES
     return hashlib.sha256(
         json.dumps({
             "model": run.body["model"]["digest"], "lora": config["lora"], "seed": config["run"]["seed"], "rows": rows,
-            "size": size, "score": score, "program": run_micro_batch.program(), "lpt": machine["lpt"],
-            "packages": {name: machine["packages"].get(name) for name in _PACKAGES},
+            "size": size, "score": score, "program": run_micro_batch.program(), "lpt": sources_sha256(),
+            "packages": {name: machine["packages"].get(name) for name in names},
         }, sort_keys=True).encode()
     ).hexdigest()  # fmt: skip
 
@@ -117,7 +154,7 @@ def _taken(run: Run, key: str, shape: tuple[int, int]) -> np.ndarray | None:
     """What is kept under a key, float32 of `shape`; None where there is nothing or, with a note, damage."""
     for path in (folder / f"{key}.json" for folder in _folders(run)):
         try:
-            data = path.read_bytes()
+            data = _read(path, 1024 + shape[0] * (shape[1] * _VALUE + 4))
         except OSError:
             continue
         try:
@@ -133,6 +170,13 @@ def _taken(run: Run, key: str, shape: tuple[int, int]) -> np.ndarray | None:
             os.utime(path)  # used now: others go first
         return logps
     return None
+
+
+def _read(path: Path, most: int) -> bytes:
+    """What a regular file of at most `most` bytes holds, and nothing of another: a pipe would be waited for."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        told = os.fstat(file.fileno())
+        return file.read(most) if stat.S_ISREG(told.st_mode) and told.st_size <= most else b""
 
 
 def _keep(run: Run, key: str, logps: np.ndarray, digest: str) -> str:
@@ -152,7 +196,7 @@ def _keep(run: Run, key: str, logps: np.ndarray, digest: str) -> str:
 
 
 def _sweep(folder: Path, newest: Path) -> None:
-    """Remove what killed writers left and, beyond `KEPT_BYTES`, what was used longest ago; `newest` stays."""
+    """Remove what `sweep_killed` knows as left and, beyond `KEPT_BYTES`, what was used longest ago; `newest` stays."""
     sweep_killed(folder, FILE)
     there = []
     for path in folder.glob("*.json"):

@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from manifests.errors import UsageError
+from manifests.errors import BusyError, UsageError
 
 MATRIX_LOCK = ".matrix.lock"  # what the folder of a matrix has from its first moment
+_BEFORE_A_RECORD = ("tiny", "rewards.log", "checkpoints", ".lock")  # what a run makes before it
 
 
 def check_new(out: Path) -> None:
@@ -28,16 +29,30 @@ def check_new(out: Path) -> None:
 
 @contextlib.contextmanager
 def nothing_left(out: Path) -> Iterator[None]:
-    """Around a run that may be refused: where it ends before it has a record, the folders that it made go again."""
+    """Around a run that may be refused: where it ends before it has a record, what it made goes again.
+
+    What a reward said stays, since the refusal names the log that has it; so does the lock of another run.
+    """
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
-    tiny = not (out / "tiny").exists()
+    own = [path for path in (out / name for name in _BEFORE_A_RECORD) if not path.exists()]
     try:
         yield
-    except BaseException:
-        if not (out / "run.json").exists():
+    except BaseException as error:
+        if not (out / "run.json").exists() and not isinstance(error, BusyError):
+            for path in own:
+                _remove(path)
             with contextlib.suppress(OSError):  # one that holds something else stays
-                if tiny:
-                    shutil.rmtree(out / "tiny", ignore_errors=True)
                 for folder in made:
                     folder.rmdir()
         raise
+
+
+def _remove(path: Path) -> None:
+    """Remove the tiny model, a folder or a log that is empty, and a lock."""
+    with contextlib.suppress(OSError):
+        if path.name == "tiny":
+            shutil.rmtree(path)
+        elif path.is_dir():
+            path.rmdir()
+        elif path.name == ".lock" or path.stat().st_size == 0:
+            path.unlink()

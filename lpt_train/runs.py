@@ -157,6 +157,7 @@ class Run:
         if before is not None:
             check_resume(before, body, to_mapping(type(config)()))
             body |= {key: before[key] for key in ("run_id", "created", "seconds", "metrics", "steps", "checkpoint")}
+            body |= {key: before[key] for key in ("reference",) if key in before}
         body["run_id"] = ranks.from_main(body["run_id"])
         run = cls(out, body, catalog, ranks)
         if before is not None and (then := processes(before)) != ranks.world:

@@ -199,8 +199,9 @@ class Catalog:
     def rebuild(self, wait: float = 5.0) -> int:
         """Make the index again from the files alone and return how many events it holds.
 
-        When the log itself is gone, the objects are logged again first, in the order of their `created`. An object that
-        is gone or was edited is left out with a note: see `unreadable`.
+        When the log itself is gone, the objects are logged again first, in the order of their `created`, and those of a
+        run that went on in that of their seconds and steps. An object that is gone or was edited is left out with a
+        note: see `unreadable`.
         """
         make_folder(self.directory)
         if self.events.last() is None:
@@ -210,7 +211,7 @@ class Catalog:
                     found.append((name, self.objects.read(name)))
                 except BadInputError as error:
                     self.notes.append(f"object {name[:16]} is not logged again: {error.what} ({error.seen})")
-            for name, body in sorted(found, key=lambda item: (str(item[1].get("created", "")), item[0])):
+            for name, body in sorted(found, key=_recorded):
                 self.events.append(name, body)
         self.events.verify()
         self._sweep()
@@ -245,7 +246,8 @@ class Catalog:
     def _sweep(self) -> None:
         """Remove what killed writers of this machine left half-written, and name what has lain here for a day.
 
-        Whether a process of another machine or container still writes cannot be told from here.
+        Whether a process of another machine or container still writes cannot be told from here, nor whether a file from
+        before this machine started is its own.
         """
         for folder in (folder for part in _WRITTEN for folder in self.directory.glob(part)):
             sweep_killed(folder, FILE)
@@ -299,6 +301,14 @@ def _is_old(path: Path) -> bool:
         return path.stat().st_mtime < time.time() - _STALE
     except OSError:  # it was finished, or swept by another process, meanwhile
         return False
+
+
+def _recorded(item: tuple[str, dict[str, Any]]) -> tuple[str, float, float, str]:
+    """When an object was recorded, as it says itself. A run that went on keeps its `created`; its seconds and steps
+    grow."""
+    name, body = item
+    seconds, steps = (value if isinstance(value := body.get(of), (int, float)) else -1 for of in ("seconds", "steps"))
+    return str(body.get("created", "")), seconds, steps, name
 
 
 def _is_admission(event: Event) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from manifests.errors import BadInputError, BusyError
 
 FILE = "file"  # what `atomic_path` writes is called, for `sweep_killed`
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _POLL = 0.05  # seconds between two tries for a lock
 _NEXT = {
     errno.ENOSPC: "free some space, or write to another disk, and run the same command again",
@@ -92,19 +93,22 @@ def unfinished_name(what: str) -> str:
 
 
 def _owners() -> str:
-    """The processes among which a pid names one: those of this machine and, on Linux, of this namespace of pids.
+    """The processes among which a pid names one: of this machine and, on Linux, of this boot and namespace of pids.
 
-    Containers of one host name that share a folder see none of each other's pids.
+    Machines and containers of one host name that share a folder see none of each other's pids. The first namespace has
+    one number on every Linux, so it tells containers of a machine apart and the boot tells machines apart.
     """
-    try:
-        return f"{socket.gethostname()}-{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return socket.gethostname()
+    owners = socket.gethostname()
+    with contextlib.suppress(OSError):
+        owners += f"-b{_BOOT.read_text()[:8]}"  # a letter first: no version of a name takes it for a pid
+    with contextlib.suppress(OSError):
+        owners += f"-{os.stat('/proc/self/ns/pid').st_ino}"
+    return owners
 
 
 def sweep_killed(parent: Path, what: str) -> None:
     """Remove what killed processes left under `unfinished_name`, files and folders; a living one keeps its own, and so
-    does every process of another machine or namespace of pids."""
+    does every process of another machine, boot or namespace of pids."""
     prefix = f".tmp-{what}-{_owners()}-"
     for left in parent.iterdir() if parent.is_dir() else ():
         pid = left.name.removeprefix(prefix).partition("-")[0]

@@ -52,10 +52,10 @@ CANNED: dict[str, str] = {
         FROM v_run ORDER BY created DESC""",
     "compare": """
         SELECT r.created, regexp_replace(r.metrics_path, '/metrics.jsonl$', '') AS run, r.algorithm, r.split, r.model,
-        r.steps, r.config->>'$.optim.learning_rate' AS learning_rate, r.config->>'$.beta' AS beta,
+        r.steps, r.seed, r.config->>'$.optim.learning_rate' AS learning_rate, r.config->>'$.beta' AS beta,
         r.config->>'$.lora.lora_r' AS lora_r, max(m.last) FILTER (m.metric = 'loss') AS loss,
         max(m.last) FILTER (m.metric = 'eval_loss') AS eval_loss,
-        max(m.last) FILTER (m.metric = 'eval_rewards/accuracies') AS eval_accuracies
+        max(m.last) FILTER (m.metric = 'eval_rewards/accuracies') AS eval_accuracies, r.run_id
         FROM v_run r LEFT JOIN v_metric m USING (run_id) GROUP BY ALL ORDER BY r.created DESC""",
     "metrics": """
         SELECT run_id, algorithm, metric, first, last, last - first AS change FROM v_metric ORDER BY run_id, metric""",

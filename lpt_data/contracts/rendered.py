@@ -65,15 +65,23 @@ def conversation(record: Record, encode: Encoder, max_length: int | None) -> Row
     faults = double_bos_fault(encode, ids)
     stops = getattr(encode, "stop_ids", None)
     if stops is not None:
-        # What closes a turn in front of another message alone is no stop token, and never a target.
-        others = getattr(encode, "history_ends", None) or ()
-        closed = sum(1 for one, then in pairwise(range(len(ids))) if mask[one] > mask[then] and ids[then] in others)
-        turns = sum(1 for m in messages if m.get("role") == "assistant") - closed
+        turns = sum(1 for m in messages if m.get("role") == "assistant")
+        turns -= _closed_in_history(encode, messages, ids, mask)
         supervised = sum(1 for token, counts in zip(ids, mask, strict=True) if counts and token in stops)
         if supervised < turns:
             faults["stop"] = f"{turns} assistant turns, {supervised} supervised stop tokens"
     faults |= mask_fault(encode, messages, ids, mask)
     return RowTokens(len(ids), sum(mask), sum(mask[:max_length]), faults)
+
+
+def _closed_in_history(encode: Encoder, messages: Sequence[Record], ids: list[int], mask: list[int]) -> int:
+    """Count the replies that end with what closes a turn in front of another message alone: no stop token, and never a
+    target. Behind the last message it is a fault: the model would not learn to stop."""
+    others = getattr(encode, "history_ends", None) or ()
+    ends = [then for one, then in pairwise(range(len(ids))) if mask[one] > mask[then]]
+    if messages and messages[-1].get("role") == "assistant":
+        ends = [then for then in ends if any(mask[then:])]
+    return sum(1 for then in ends if ids[then] in others)
 
 
 def prompt(record: Record, encode: Encoder, max_length: int | None) -> RowTokens:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lpt_data.report import words
-from lpt_data.report.shape import COMPARISON, EVALUATION, check_shape
+from lpt_data.report.shape import COMPARISON, EVALUATION, EXPORT, check_shape
 from lpt_data.report.story import Compared, Evaluated
 from manifests.catalog import Catalog
 from manifests.errors import BadInputError
@@ -23,14 +23,14 @@ Found = tuple[tuple[Evaluated, ...], tuple[Compared, ...], list[str]]
 def evaluations_of(catalog: Catalog, run: Mapping[str, Any]) -> Found:
     """The evaluations and comparisons of a run, the newest first, and what is not among them.
 
-    Of the same weights measured in the same way on the same rows, the newest counts.
+    Of the same weights measured in the same way on the same rows, drawn by the same seed, the newest counts.
     """
     run_id: str = run["run_id"]
     notes: list[str] = []
-    exports = {body.get("digest") for _, body in catalog.find("lpt.export/1", strict=False, run_id=run_id)}
+    exports = {body.get("digest") for _, body in _records(catalog, "lpt.export/1", EXPORT, notes, run_id=run_id)}
     found: dict[tuple[Any, ...], Evaluated] = {}
     others: dict[str, tuple[str, str]] = {}  # of every evaluation: its split, and what was measured
-    own, untied = set(), 0
+    own, untied, replaced = set(), 0, 0
     for object_id, body in _records(catalog, "lpt.eval/1", EVALUATION, notes):
         model = body["model"]
         others[object_id] = (body["split"], model["name"])
@@ -45,7 +45,12 @@ def evaluations_of(catalog: Catalog, run: Mapping[str, Any]) -> Found:
             object_id, body["split"], weights, model["digest"], _how(body), body.get("created") or "",
             tuple(body.get("measures") or ()),
         )  # fmt: skip
-        found.setdefault((body["split"], body.get("content_root"), one.digest, one.how), one)
+        measured = frozenset((measure["name"], measure.get("domain") or "") for measure in one.measures)
+        key = (body["split"], body.get("content_root"), one.digest, one.how, measured)
+        replaced += key in found
+        found.setdefault(key, one)
+    if replaced:
+        notes.append(f"older evaluations that were made again in the same way: {replaced:,}; lpt sql shows them")
     if untied:
         notes.append(f"evaluations that name the run, but no digest of what it wrote: {untied:,}")
     comparisons = []
@@ -64,9 +69,9 @@ def evaluations_of(catalog: Catalog, run: Mapping[str, Any]) -> Found:
 
 
 def _records(
-    catalog: Catalog, type: str, shape: Mapping[str, Any], notes: list[str]
+    catalog: Catalog, type: str, shape: Mapping[str, Any], notes: list[str], **equals: Any
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    for object_id, body in catalog.find(type, strict=False):
+    for object_id, body in catalog.find(type, strict=False, **equals):
         try:
             check_shape(body, object_id, shape, "the record is damaged")
         except BadInputError as error:
@@ -89,6 +94,9 @@ def _how(body: Mapping[str, Any]) -> str:
     parts = []
     if (items := body.get("n")) is not None:
         parts.append(f"{items:,} items")
+    drawn = "" if body.get("rows") is None else f"{words.rows(body['rows'])} drawn by "
+    if (seed := body.get("seed")) is not None:
+        parts.append(f"{drawn}seed {seed}")
     if body.get("temperature") is not None:
         sampled = f"temperature {body['temperature']:g}, {body.get('k') or 1:,} samples each"
         parts.append("greedy" if body["temperature"] == 0 else sampled)

@@ -17,7 +17,7 @@ from lpt_data.report.run_evaluations import Found, evaluations_of
 from lpt_data.report.shape import RUN, check_shape
 from lpt_data.report.story import Curve, RunStory
 from manifests.catalog import Catalog
-from manifests.errors import BadInputError
+from manifests.errors import BadInputError, LptError
 
 TYPE = "lpt.run/1"
 _MOST = 2**63  # a whole number below it can be drawn
@@ -74,8 +74,7 @@ def _told(
                     points[name].append((row["step"], value))
         if unread:
             notes.append(f"{unread:,} lines of {metrics} that could not be read")
-    nowhere: Found = ((), (), ["evaluations: there is no catalog here; --catalog DIR names the one of lpt eval"])
-    evaluations, comparisons, more = nowhere if catalog is None else evaluations_of(catalog, body)
+    evaluations, comparisons, more = _evaluations(catalog, body)
     curves = _curves(points)
     if len(curves) > CURVES:
         notes.append(f"{len(curves) - CURVES:,} more metrics; they are in {metrics}")
@@ -83,6 +82,18 @@ def _told(
         object_id or str(body["run_id"]), body, tuple(curves[:CURVES]), tuple(skipped), files, evaluations, comparisons,
         (*notes, *more),
     )  # fmt: skip
+
+
+def _evaluations(catalog: Catalog | None, body: Mapping[str, Any]) -> Found:
+    """What the catalog has of a run. A folder has its page without it: a damaged one is named there and in words."""
+    if catalog is None:
+        return (), (), ["evaluations: there is no catalog here; --catalog DIR names the one of lpt eval"]
+    try:
+        return evaluations_of(catalog, body)
+    except LptError as error:
+        note = f"evaluations: the catalog {catalog.directory} cannot be read: {error.what} ({error.seen})"
+        catalog.notes.append(note)
+        return (), (), [note]
 
 
 def _record(path: Path) -> dict[str, Any]:

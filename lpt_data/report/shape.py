@@ -83,8 +83,9 @@ EVALUATION: Mapping[str, Any] = {
     "dropped?": {"*": int},
     "temperature?": NUMBER,
     "truncated_share?": NUMBER,
-    **{f"{name}?": int for name in ("n", "k", "max_length", "max_completion_length", "unscorable")},
+    **{f"{name}?": int for name in ("n", "rows", "seed", "k", "max_length", "max_completion_length", "unscorable")},
 }
+EXPORT: Mapping[str, Any] = {"digest?": str}
 COMPARISON: Mapping[str, Any] = {
     "before": str,
     "after": str,

@@ -519,12 +519,19 @@ def test_rewards_that_misbehave_stop_the_run_before_it_starts(place, model, tmp_
                model=model, out=tmp_path / "r")  # fmt: skip
     with unchanged(place):
         refused(invoke(*run, cwd=place), 5, f"mine:{reward}", *words)
-    only_the_log(tmp_path / "r")
+    assert not (tmp_path / "r").exists()
 
 
-def only_the_log(run: Path) -> None:
-    """Assert that nothing of a run is there but what the reward's processes said."""
-    assert {path.name for path in run.rglob("*") if path.is_file()} <= {"rewards.log"}
+def test_what_a_refused_reward_said_is_kept_and_the_folder_is_still_free(place, model, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import os, sys\ndef ends(completions, **_):\n    print('my last words', file=sys.stderr)\n    os._exit(3)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = grpo("--admitted", "sums:train", "--reward", "mine:ends", model=model, out=tmp_path / "r")
+    for _ in range(2):
+        refused(invoke(*run, cwd=place), 5, "mine:ends", "process_ended", "rewards.log")
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["rewards.log"]
+    assert "my last words" in (tmp_path / "r" / "rewards.log").read_text()
 
 
 def test_rewards_that_are_not_there(place, model, tmp_path):
@@ -532,7 +539,7 @@ def test_rewards_that_are_not_there(place, model, tmp_path):
         for reward, code in (("nonsense", 2), ("countdown=lots", 2), ("absent:score", 5), ("json:score", 5)):
             run = grpo("--admitted", "sums:train", "--reward", reward, model=model, out=tmp_path / "r")
             refused(invoke(*run, cwd=place), code, reward.split("=")[0].split(":")[0])
-            only_the_log(tmp_path / "r")
+            assert not (tmp_path / "r").exists()
 
 
 def test_a_reward_that_misbehaves_later_is_counted_and_never_a_reward(place, model, tmp_path, monkeypatch):

@@ -50,6 +50,19 @@ def test_a_page_of_a_run_needs_no_catalog(tmp_path):
     refused(invoke("report", "first", cwd=tmp_path), 5, "record of the run cannot be read")
 
 
+def test_a_damaged_catalog_is_said_on_the_page_of_a_folder_and_in_words(tmp_path):
+    (tmp_path / "first").mkdir()
+    run = {"run_id": "sft-1", "algorithm": "sft", "status": "done"}
+    (tmp_path / "first" / "run.json").write_text(json.dumps(run))
+    (tmp_path / ".lpt" / "objects").mkdir(parents=True)
+    (tmp_path / ".lpt" / "events.jsonl").write_text("garbage\n")
+    ran = invoke("report", "first", "--out", "z.html", cwd=tmp_path)
+    assert (ran.code, ran.stdout) == (0, "z.html\n")
+    assert "evaluations: the catalog .lpt cannot be read: " in " ".join(ran.said.split())
+    assert "evaluations: the catalog .lpt cannot be read: " in (tmp_path / "z.html").read_text()
+    refused(invoke("report", "sft-1", cwd=tmp_path), 5, "log")  # an id is looked up nowhere else
+
+
 def test_one_object_on_stdout_and_files_in_a_folder(folder):
     assert json.loads(invoke("report", "sums@1", "--format", "json", "--out", "-", cwd=folder).stdout)["checks"]
     (folder / "cards").mkdir()

@@ -123,3 +123,28 @@ def test_numbers_are_those_of_each_alone():
     }  # fmt: skip
     assert found["nan"] != found["nan"]
     assert fetched({"loss": 0.5}) == {"loss": 0.5}
+
+
+class Moves(TorchFunctionMode):
+    """Counts what is moved from one device to another, and plays the device that no test has: meta holds no value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.to:
+            self.found.append((args[0].device.type, torch.device(args[1]).type))
+        if func is torch.Tensor.tolist:
+            return [0.5] * len(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_value_on_the_host_moves_no_other():
+    """The estimate of KTO comes first, and lies on the host: the others go over in their one transfer all the same."""
+    there = {name: torch.zeros((), device="meta") for name in ("loss", "good", "norm")}
+    with Moves() as moves:
+        found = fetched({"kl": torch.tensor(0.25), **there, "rate": 0.1})
+    assert moves.found == [("meta", "meta")] * 3
+    assert found == {"kl": 0.25, "loss": 0.5, "good": 0.5, "norm": 0.5, "rate": 0.1}
+    assert list(found) == ["kl", *there, "rate"]

@@ -186,6 +186,8 @@ def test_what_variants_do_not_share_is_noted():
         ({"variants": {"a": {"lora_r": 2}, "b": {"lora_r": 2}}}, "differ"),
         ({"variants": {"../a": {}}}, "name"),
         ({"variants": {"a": {"lora_rank": 2}}}, "variant a: lora_rank is no option here"),
+        ({"variants": {"a": {}, "b": {"use_peft": False, "lora_r": 8}}}, "variant b: lora_r does nothing in this run"),
+        ({"algorithm": "dpo", "base": {"loss_type": "ipo"}, "variants": {"a": {"label_smoothing": 0.1}}}, "sigmoid"),
         ({"metric": "eval_loss", "eval": None}, "eval"),
         ({"metric": "probe.accuracy", "better": "higher"}, "probe"),
         ({"metric": "loss"}, "better"),
@@ -227,6 +229,8 @@ def test_gates_may_name_every_value_that_a_run_has(tiny, tmp_path, algorithm):
 
 def test_what_would_fail_each_cell_is_refused_before_the_first(folder):
     path, catalog = folder
+    sums = [{"prompt": [{"role": "user", "content": f"1 + {n}"}], "answer": str(1 + n)} for n in range(4)]
+    admit_by_hand(catalog, "rlvr", {"train": sums}, name="rows")
     body = yaml.safe_load((path / "demo.yaml").read_text())
     for changes, error, words in (
         (
@@ -234,7 +238,8 @@ def test_what_would_fail_each_cell_is_refused_before_the_first(folder):
             RefusedError,
             "dpo",
         ),
-        ({"probe": {"admitted": "chats:train", "k": 4}}, UsageError, "--k"),
+        ({"probe": {"admitted": "chats:train", "k": 4}}, UsageError, "probe.k does nothing here"),
+        ({"probe": {"admitted": "rows:train", "max_length": 9}}, UsageError, "leave out probe.max_length"),
         ({"probe": {"admitted": "chats:train", "match": "fuzzy"}}, UsageError, "normaliser"),
         ({"base": {"early_stopping_patience": 2}}, UsageError, "evaluations"),
     ):
@@ -377,6 +382,23 @@ def test_a_probe_measures_each_cell_and_gates_judge_it(folder):
     assert cell.values["probe.loss"] == pytest.approx(cell.values["eval_loss"], rel=1e-4)
     assert "probe.format_rate" in found.choice.reason
     assert _body(found.spec, list(found.cells), found.choice, [], catalog)["winner"] is None
+
+
+def test_the_length_of_timed_answers_is_read_where_only_a_loss_is_measured(folder):
+    path, catalog = folder
+    body = yaml.safe_load((path / "demo.yaml").read_text())
+    body |= {
+        "seeds": [1], "variants": {"small": {"lora_r": 2, "max_steps": 1}},
+        "probe": {"admitted": "chats:validation", "max_completion_length": 4},
+    }  # fmt: skip
+    (cell,) = run_matrix(parse_spec(body, "demo"), out=path / "m", catalog=catalog).cells
+    assert (cell.status, cell.failures) == ("done", ())
+    assert {"probe.loss", "probe.latency_seconds"} <= set(cell.values)
+
+
+def test_settings_of_all_cells_may_serve_some_of_them():
+    base = {"lora_r": 8, "max_length": 64}
+    assert spec(base=base, variants={"whole": {"use_peft": False}, "adapter": {"lora_alpha": 8}}).seeds == (1, 2)
 
 
 def test_the_largest_batch_needs_a_device(folder):

@@ -57,7 +57,8 @@ def test_the_reference_is_the_start_and_the_planted_side_wins(tiny, pairs, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("loss", "seen"), [("sigmoid", [(1, 4), (2, 4), (3, 4), (4, 4), (1, 2), (2, 2)]), ("orpo", [])]
+    ("loss", "seen"),
+    [("sigmoid", [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4), (0, 2), (1, 2), (2, 2)]), ("orpo", [])],
 )
 def test_how_far_the_reference_is_is_told_where_there_is_one(tiny, pairs, tmp_path, loss, seen):
     told = []
@@ -68,6 +69,19 @@ def test_how_far_the_reference_is_is_told_where_there_is_one(tiny, pairs, tmp_pa
     progress.watch = lambda done, total, label: told.append((done, total, label))
     run(tiny, pairs, tmp_path / "run", loss_type=loss, max_steps=4, progress=progress, eval_split=pairs)
     assert told == [(*at, "batches of the reference") for at in seen]
+
+
+def test_a_batch_of_the_reference_is_told_as_it_is_done(monkeypatch, tiny, pairs, tmp_path):
+    events = []
+    score = MicroBatch.row_logprobs
+    monkeypatch.setattr(MicroBatch, "row_logprobs", lambda *asked: (events.append("computed"), score(*asked))[1])
+
+    def progress(*step):
+        pass
+
+    progress.watch = lambda done, total, label: events.append(done)
+    run(tiny, pairs, tmp_path / "run", max_steps=2, progress=progress)
+    assert events[:5] == [0, "computed", 1, "computed", 2]
 
 
 @pytest.mark.parametrize(("loss", "algorithm"), [("simpo", "simpo"), ("cpo", "cpo"), ("orpo", "orpo")])

@@ -7,17 +7,25 @@ import os
 import resource
 import signal
 import threading
+from functools import wraps
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from train_cases import chat, preferences, write_jsonl
 
 from lpt_train import reference
+from lpt_train.adapters import load_for_training
 from lpt_train.admitted import load_unadmitted
 from lpt_train.config import from_mapping
 from lpt_train.config_kto import KTOConfig
+from lpt_train.config_lora import Lora
 from lpt_train.config_preference import PreferenceConfig
 from lpt_train.kto import train as train_kto
+from lpt_train.machine import env, sources_sha256
+from lpt_train.micro_batch import MicroBatch
+from lpt_train.models import placement
 from lpt_train.packing import Row, epoch_order
 from lpt_train.preference import train as train_preference
 from lpt_train.reference import values_sha256
@@ -217,7 +225,115 @@ def test_without_a_catalog_the_run_keeps_its_own(tiny, pairs, tmp_path, monkeypa
     assert [path.name for path in (out / "references").iterdir()] == [f"{key}.json"]
     ended = run(tiny, pairs, out, resume=True)
     assert ended.status == "done"
-    assert ended.body["reference"]["train"] == {**begun.body["reference"]["train"], "reused": True}
+    assert ended.body["reference"] == begun.body["reference"]
+    assert any("those that the run began with" in note for note in ended.notes)
+    assert not any("an earlier run" in note or "differ" in note for note in ended.notes)
+
+
+def stopping(done, _total, _metrics):
+    if done == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_run_that_goes_on_against_other_values_says_so(tiny, pairs, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    begun = run(tiny, pairs, out, progress=stopping, catalog=Catalog.open(tmp_path / "c")).body["reference"]["train"]
+    score, threads = MicroBatch.row_logprobs, torch.get_num_threads()
+    # What other threads do to the rounding of some machines, and of this small model on none.
+    monkeypatch.setattr(MicroBatch, "row_logprobs", wraps(score)(lambda *asked: score(*asked) * (1 + 1e-6)))
+    torch.set_num_threads(threads + 1)
+    try:
+        ended = run(tiny, pairs, out, resume=True, catalog=Catalog.open(tmp_path / "c"))
+    finally:
+        torch.set_num_threads(threads)
+    assert ended.status == "done"
+    told = ended.body["reference"]["train"]
+    assert {name: told[name] for name in begun} == begun
+    assert told["resumed_with"]["key"] != begun["key"]
+    assert told["resumed_with"]["sha256"] != begun["sha256"]
+    assert sum("differ from those the run began with" in note for note in ended.notes) == 1
+
+
+def test_a_run_that_is_made_longer_began_with_the_same(tiny, pairs, tmp_path):
+    out, options = tmp_path / "run", {"lr_scheduler_type": "constant", "catalog": Catalog.open(tmp_path / "c")}
+    begun = run(tiny, pairs, out, max_steps=1, **options).body["reference"]["train"]
+    longer = run(tiny, pairs, out, max_steps=2, resume=True, **options)
+    told = longer.body["reference"]["train"]
+    assert (begun["rows"], told["rows"]) == (8, 16)
+    assert "resumed_with" not in told
+    assert not any("differ" in note for note in longer.notes)
+
+
+def test_whatever_changes_the_values_changes_the_key(tiny, monkeypatch):
+    def micro(longest=64):
+        return MicroBatch(
+            load_for_training(str(tiny), Lora(lora_r=4), placement("cpu")), placement("cpu"),
+            lambda logp_N, batch, extras: (logp_N.sum(), {}), execution="eager", longest=longest, most_tokens=128,
+            most_rows=4, pad_id=0,
+        )  # fmt: skip
+
+    def key(run_micro_batch, bits=False):
+        body = {"model": {"digest": "d"}, "config": {"lora": {"load_in_4bit": bits}, "run": {"seed": 0}}}
+        return reference._key(SimpleNamespace(body=body), run_micro_batch, "rows", 4, "row_logprobs")
+
+    run_micro_batch = micro()
+    keys = [key(run_micro_batch), key(micro(128)), key(run_micro_batch, bits=True)]
+    assert key(micro()) == keys[0]
+    now = {**env(), "packages": {**env()["packages"], "bitsandbytes": "another"}}
+    with monkeypatch.context() as other:
+        other.setattr(reference, "env", lambda: now)
+        assert key(run_micro_batch) in keys
+        keys.append(key(run_micro_batch, bits=True))
+    with monkeypatch.context() as other:
+        other.setattr(reference, "sources_sha256", lambda: "another")
+        keys.append(key(run_micro_batch))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        keys.append(key(run_micro_batch))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert len(set(keys)) == len(keys) == 6
+
+
+def test_sources_are_told_apart_by_text_name_and_place(tmp_path):
+    def digest(**files):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, text in files.items():
+            path = folder / f"{name.replace('__', '/')}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return sources_sha256(folder)
+
+    assert digest(a="x", b="y") == digest(b="y", a="x")
+    assert len({digest(a="x", b="y"), digest(a="x"), digest(a="y", b="x"), digest(a="x", in__b="y")}) == 4
+    assert sources_sha256() == sources_sha256()
+
+
+def test_what_is_no_regular_file_or_too_large_is_not_read(tmp_path, references):
+    """A pipe without a writer would be waited for, for good; the last byte that the shape allows is still read."""
+    run = Kept(tmp_path)
+    small = LOGPS[:3]
+    assert reference._keep(run, "k", small, values_sha256(small)) == "computed and kept"
+    (kept,) = references.iterdir()
+    good, most = kept.read_bytes(), 1024 + 3 * (2 * reference._VALUE + 4)
+    kept.write_bytes(good.ljust(most))
+    assert np.array_equal(reference._taken(run, "k", small.shape), small)
+    kept.write_bytes(good.ljust(most + 1))
+    assert reference._taken(run, "k", small.shape) is None
+    kept.unlink()
+    os.mkfifo(kept)
+    assert reference._taken(run, "k", small.shape) is None
+    assert sum("was damaged" in note for note in run.notes) == 2
+    assert reference._keep(run, "k", small, values_sha256(small)) == "computed and kept"
+    assert kept.is_file()
+
+
+def test_every_value_fits_into_what_is_read(tmp_path):
+    run, tiny = Kept(tmp_path), np.nextafter(np.float32(1e-38), np.float32(1))
+    logps = np.full((2000, 2), -tiny, np.float32)
+    assert reference._keep(run, "k", logps, values_sha256(logps)) == "computed and kept"
+    assert np.array_equal(reference._taken(run, "k", logps.shape), logps)
 
 
 def test_log_probs_that_are_not_finite_are_not_kept(tmp_path):

@@ -24,6 +24,7 @@ from manifests.errors import BadInputError, BusyError, UsageError
 from manifests.events import GENESIS
 from manifests.files import FILE, unfinished_name
 from manifests.objects import object_bytes
+from manifests.sql import query
 
 
 @pytest.fixture
@@ -198,6 +199,20 @@ def test_objects_that_a_cut_off_log_does_not_name_are_said(catalog):
     log.unlink()  # what the note says to do
     again = Catalog.open(catalog.directory)
     assert (again.rebuild(), again.notes) == (3, [])
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_rebuild_without_a_log_keeps_the_order_of_a_run_that_went_on(catalog, number):
+    """Its records share `created`, so nothing but what grows says which is the newest."""
+    base = {"type": "lpt.run/1", "run_id": "sft-1", "created": "2026-11-30T00:00:00Z", "number": number}
+    catalog.put(base | {"status": "stopped", "steps": 2, "seconds": 1.5})
+    catalog.put(base | {"status": "failed", "steps": 3, "seconds": "damaged"})
+    catalog.put(base | {"status": "done", "steps": 4, "seconds": 1.5})
+    (catalog.directory / "events.jsonl").unlink()
+    again = Catalog.open(catalog.directory)
+    assert again.rebuild() == 3
+    assert query(again, "SELECT status, steps FROM v_run").rows == [("done", 4)]
+    assert next(again.find("lpt.run/1", run_id="sft-1"))[1]["status"] == "done"  # what `lpt report sft-1` shows
 
 
 def test_one_damaged_object_does_not_hide_the_others_from_who_can_do_without_it(catalog):

@@ -182,3 +182,21 @@ def test_what_another_namespace_of_pids_has_is_not_swept(tmp_path, monkeypatch):
     monkeypatch.undo()
     sweep_killed(tmp_path, "model")
     assert not theirs.exists()
+
+
+def test_what_another_boot_or_an_earlier_lpt_has_is_not_swept(tmp_path, monkeypatch):
+    """Two machines of one host name: the first namespace of pids has one number on both, a boot has its own."""
+    boot = tmp_path / "boot_id"
+    monkeypatch.setattr("manifests.files._BOOT", boot)
+    names = {}
+    for which, text in (("earlier", None), ("theirs", "0123456789"), ("mine", "17650493-93e7\n")):
+        boot.unlink(missing_ok=True)
+        if text is not None:
+            boot.write_text(text)
+        names[which] = tmp_path / unfinished_name("model").replace(f"-{os.getpid()}-", "-999999999-")
+        names[which].write_bytes(b"half")
+    sweep_killed(tmp_path, "model")
+    assert [name for name, path in names.items() if path.exists()] == ["earlier", "theirs"]
+    boot.unlink()  # no boot is told here: as before, and nobody else's
+    sweep_killed(tmp_path, "model")
+    assert [name for name, path in names.items() if path.exists()] == ["theirs"]

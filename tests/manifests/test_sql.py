@@ -242,6 +242,16 @@ def test_canned_queries_find_what_they_promise(catalog):
         query(catalog, "@nothing")
 
 
+def test_runs_of_one_second_and_settings_are_compared_run_by_run(tmp_path):
+    own = Catalog.open(tmp_path / "seeds")
+    for seed in (1, 2):
+        same = {"type": "lpt.run/1", "created": "2026-11-30T00:00:00Z", "algorithm": "sft", "steps": 4}
+        own.put(same | {"run_id": f"sft-{seed}", "seed": seed, "metrics": {"loss": [2.0, 1.0]}})
+    found = query(own, "@compare")
+    picked = [found.columns.index(name) for name in ("run_id", "seed", "loss")]
+    assert sorted(tuple(row[at] for at in picked) for row in found.rows) == [("sft-1", 1, 1.0), ("sft-2", 2, 1.0)]
+
+
 def test_results_are_bounded_and_say_so(catalog):
     result = query(catalog, "SELECT * FROM range(10)", limit=3)
     assert ([row[0] for row in result.rows], result.truncated) == ([0, 1, 2], True)

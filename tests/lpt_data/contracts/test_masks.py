@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from lpt_data.audit import AuditReport, audit
-from lpt_data.contracts.rendered import mask_fault
+from lpt_data.contracts.rendered import conversation, mask_fault
 from lpt_data.dataset import Dataset
 from manifests.errors import BadInputError, RecordError
 
@@ -126,11 +126,32 @@ def test_the_masks_of_the_trainer_are_exact(tmp_path):
 
 def test_a_reply_that_history_closes_otherwise_needs_no_stop(tmp_path):
     encoder = Letters(after=-1)  # nothing but the words of the replies
-    assert metric(report_of(tmp_path, ROWS[:1], encoder), "sft.stop.unsupervised_share").value == 1.0
+    asked, answered = chat("u:one", "a:two", "u:three"), chat("u:one", "a:two", "u:three", "a:four")
+
+    def fault(row):
+        return conversation(row, encoder, None).faults.get("stop")
+
+    assert fault(asked) == "1 assistant turns, 0 supervised stop tokens"
     object.__setattr__(encoder, "history_ends", frozenset([ord("$")]))
-    assert metric(report_of(tmp_path, ROWS[:1], encoder), "sft.stop.unsupervised_share").value == 0.0
+    assert fault(asked) is None
+    assert fault(answered) == "1 assistant turns, 0 supervised stop tokens"  # behind the last one nothing follows
     object.__setattr__(encoder, "history_ends", frozenset([ord("!")]))
-    assert metric(report_of(tmp_path, ROWS[:1], encoder), "sft.stop.unsupervised_share").value == 1.0
+    assert fault(asked) is not None
+
+
+def test_a_last_reply_stops_where_history_closes_the_others():
+    """As gpt-oss writes: what ends the first reply is no target, what ends the last one is, and nothing follows it."""
+    encoder = Letters(stop_ids=frozenset({ord("%")}))
+    object.__setattr__(encoder, "history_ends", frozenset([ord("$")]))
+    row = chat("u:q", "a:x", "u:q", "a:y")
+    for text, mask, faults in (
+        ("q" "x$" "q" "y%", [0, 1, 0, 0, 1, 1], {}),
+        ("q" "x$" "q" "y$", [0, 1, 0, 0, 1, 0], {"stop": "1 assistant turns, 0 supervised stop tokens"}),
+        ("q" "x$" "q" "y%", [0, 1, 0, 0, 1, 0], {"stop": "1 assistant turns, 0 supervised stop tokens"}),
+    ):  # fmt: skip
+        encoded = _Encoded(list(map(ord, text)), mask)
+        object.__setattr__(encoder, "encode", lambda *_, encoded=encoded: encoded)
+        assert conversation(row, encoder, None).faults == faults
 
 
 def test_a_tokenizer_without_a_chat_template_ends_the_audit(tmp_path):

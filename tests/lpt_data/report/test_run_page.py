@@ -220,8 +220,9 @@ def test_evaluations_of_the_checkpoints_of_a_run_are_on_its_page(tmp_path):
     made = folder(tmp_path, BODY | {"checkpoint": {"path": "x", "sha256": last}})
     of_last = {"checkpoint_sha256": last}
     base = catalog.put(evaluation(None, LOSSES, max_length=4096, model={"name": "./base"}))
-    catalog.put(evaluation(MINE, [measure("loss", 9.0)], max_length=4096, model=of_last, dropped={"x": 2}))  # see below
     domains = [measure("loss", 0.75, 0.5, 1.0, "de", 3), measure("loss", 1.75, 1.5, 2.0, "en", 5)]
+    older = [found | {"value": 9.0} for found in LOSSES + domains]
+    catalog.put(evaluation(MINE, older, max_length=4096, model=of_last, dropped={"x": 2}))  # made again below
     mine = catalog.put(evaluation(MINE, LOSSES + domains, max_length=4096, model=of_last, dropped={"too_long": 2}))
     catalog.put(evaluation(MINE, LOSSES, max_length=4096, model=of_last | {"digest": "f" * 64}))
     early = MINE | {"step": 2}
@@ -251,7 +252,10 @@ def test_evaluations_of_the_checkpoints_of_a_run_are_on_its_page(tmp_path):
         ("chats@1:test", "step 4, the last", "8 items, at most 4,096 tokens of a row"),
         ("chats@1:test", "step 4, the last", "8 items, at most 4,096 tokens of a row, 2 rows left out"),
     ]
-    assert list(story.notes) == ["evaluations that name the run, but no digest of what it wrote: 1"]
+    assert list(story.notes) == [
+        "older evaluations that were made again in the same way: 1; lpt sql shows them",
+        "evaluations that name the run, but no digest of what it wrote: 1",
+    ]
     (one,) = story.comparisons
     assert (one.split, one.before, one.after) == ("chats@1:test", "./base", "step 4, the last")
     page = rendered(story, "html").decode()
@@ -270,6 +274,34 @@ def test_evaluations_of_the_checkpoints_of_a_run_are_on_its_page(tmp_path):
     assert "| pass@8 | all | 0.625 | 0.375 to 0.875 | 8 |" in lines
     assert "| loss | 1.5 | 1.25 | -0.25 | -0.375 to -0.125 | 7 | 1 | – | 8 |" in lines
     assert json.loads(rendered(story, "json"))["evaluations"][0]["measures"] == passes[:1]
+
+
+def test_evaluations_of_other_draws_and_measures_stand_beside_each_other(tmp_path):
+    catalog, made = Catalog.open(tmp_path / "catalog"), folder(tmp_path)
+    of_last = {"checkpoint_sha256": "a" * 64}
+    domains = [measure("loss", 0.75, domain="de"), measure("loss", 1.75, domain="en")]
+    for seed, value in ((0, 9.0), (0, 1.0), (1, 2.0)):  # the first is made again
+        catalog.put(evaluation(MINE, [measure("loss", value)], n=7, rows=8, seed=seed, model=of_last))
+    catalog.put(evaluation(MINE, [measure("loss", 3.0), *domains], n=7, rows=8, seed=1, model=of_last))
+    catalog.put(evaluation(MINE, [measure("loss", 4.0)], seed=1, model=of_last))
+    story = run_story(catalog, str(made))
+    assert [(one.measures[0]["value"], one.how) for one in story.evaluations] == [
+        (4.0, "8 items, seed 1"),
+        (3.0, "7 items, 8 rows drawn by seed 1"),
+        (2.0, "7 items, 8 rows drawn by seed 1"),
+        (1.0, "7 items, 8 rows drawn by seed 0"),
+    ]
+    assert story.notes == ("older evaluations that were made again in the same way: 1; lpt sql shows them",)
+
+
+def test_a_damaged_export_is_named_and_the_others_count(tmp_path):
+    catalog = Catalog.open(tmp_path / "catalog")
+    for digest in ([], "2" * 64, {"x": 1}):
+        catalog.put({"type": "lpt.export/1", "run_id": "sft-1", "digest": digest})
+    catalog.put(evaluation(MINE, LOSSES, model={"digest": "2" * 64}))
+    story = run_story(catalog, str(folder(tmp_path)))
+    assert [one.weights for one in story.evaluations] == ["export of step 4"]
+    assert [note.endswith(": the record is damaged (.digest)") for note in story.notes] == [True, True]
 
 
 def test_hostile_evaluations_are_text_and_damaged_ones_are_named(tmp_path):
