@@ -16,6 +16,7 @@ from manifests.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from lpt_train.render import Renderer
+    from lpt_train.steps import Renderings
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,10 @@ def _counted(split: AdmittedSplit, renderer: Renderer) -> SplitTokens:
 
     check_tokenizer(split, renderer.fingerprint, renderer.name)
     longest: dict[str, Any] = {"max_length": split.max_length or sys.maxsize, "truncation": "keep_start"}
-    if split.kind == "preference":
-        pairs = render_pairs(split.rows(), renderer, **longest)
-        rows, dropped = [row for pair in pairs.pairs for row in (pair.chosen, pair.rejected)], pairs.dropped
-    elif split.kind == "kto":
-        marked = render_completions(split.rows(), renderer, **longest)
-        rows, dropped = [completion.row for completion in marked.completions], marked.dropped
-    else:
-        rendered = render_rows(split.rows(), renderer, **longest)
-        rows, dropped = rendered.rows, rendered.dropped
-    lengths = [len(row.ids) for row in rows]
-    notes = tuple(dropped_notes(dropped, len(rows)))
+    renders: dict[str, Callable[..., Renderings]] = {"preference": render_pairs, "kto": render_completions}
+    rendered = renders.get(split.kind, render_rows)(split.rows(), renderer, **longest)
+    lengths = [len(row.ids) for row in rendered.rows]
+    notes = tuple(dropped_notes(rendered.dropped, len(lengths)))
     return SplitTokens(
-        split.ref, sum(lengths), len(rows), renderer.name, notes, squares=sum(length**2 for length in lengths)
+        split.ref, sum(lengths), len(lengths), renderer.name, notes, squares=sum(length**2 for length in lengths)
     )

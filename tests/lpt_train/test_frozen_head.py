@@ -135,7 +135,11 @@ def heads_taken(run_micro_batch) -> list[str]:
     return taken
 
 
-def same_gradients(model, exact_model) -> None:
+def same_by_the_fused_head(taken, loss, exact_loss, model, exact_model) -> None:
+    """The fused head was taken, and loss and gradients are those of the model in float64."""
+    exact_loss.backward()
+    assert taken == [FUSED]
+    assert float(loss) == pytest.approx(float(exact_loss), abs=1e-5)
     found, exact = (
         {name: p.grad for name, p in one.named_parameters() if p.requires_grad} for one in (model, exact_model)
     )
@@ -154,10 +158,7 @@ def test_sft_with_an_adapter_takes_it_and_trains_as_float64_does(tiny, renderer)
     assert supervised % 8
     loss = run(rows, {"denominator": torch.tensor(float(supervised))})["loss"]
     exact_loss = -torch.cat(row_logps(exact, rows)).sum() / supervised
-    exact_loss.backward()
-    assert taken == [FUSED]
-    assert float(loss) == pytest.approx(float(exact_loss), abs=1e-5)
-    same_gradients(model, exact)
+    same_by_the_fused_head(taken, loss, exact_loss, model, exact)
 
 
 def test_dpo_with_an_adapter_takes_it_and_trains_as_float64_does(tiny, renderer):
@@ -172,10 +173,7 @@ def test_dpo_with_an_adapter_takes_it_and_trains_as_float64_does(tiny, renderer)
     sums_P_2 = torch.stack([logp_N.sum() for logp_N in row_logps(exact, rows)]).view(-1, 2)
     ratio_P_2 = sums_P_2 - torch.from_numpy(reference_P_2)
     exact_loss = -torch.nn.functional.logsigmoid(0.2 * (ratio_P_2[:, 0] - ratio_P_2[:, 1])).mean()
-    exact_loss.backward()
-    assert taken == [FUSED]
-    assert float(loss) == pytest.approx(float(exact_loss), abs=1e-5)
-    same_gradients(model, exact)
+    same_by_the_fused_head(taken, loss, exact_loss, model, exact)
 
 
 def test_a_run_of_every_weight_does_not_take_it(tiny, renderer):
